@@ -1,0 +1,37 @@
+# Each command sets up what it needs: an empty machine with Python 3.11 or newer is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CORE := $(VENV)/.core
+DEV := $(VENV)/.dev
+export HF_HUB_OFFLINE := 1
+
+.PHONY: ask test lint soak clean
+
+$(CORE): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "arr-coc needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(DEV): $(CORE)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,dev]"
+	touch $@
+
+ask: $(CORE)
+	$(BIN)/arr-coc textures --out out
+
+test: lint
+	$(BIN)/python -m pytest -m "not soak"
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+soak: $(DEV)
+	$(BIN)/python -m pytest -m soak
+
+clean:
+	rm -rf $(VENV) out build dist *.egg-info

@@ -1,0 +1,34 @@
+"""ARR-COC: ask Qwen3-VL about an image with only the visual tokens that matter for the question.
+
+The names below are loaded on first use, so that `import arr_coc` and `arr-coc --help` cost no torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "generate_texture_array": "arr_coc.texture",
+    "InformationScorer": "arr_coc.knowing",
+    "PerspectivalScorer": "arr_coc.knowing",
+    "ParticipatoryScorer": "arr_coc.knowing",
+    "AdaptiveTensionBalancer": "arr_coc.balancing",
+    "TokenAllocator": "arr_coc.attending",
+    "ARRCOCLayer": "arr_coc.layer",
+    "ARRCOCOutput": "arr_coc.layer",
+    "ARRCOCQwen": "arr_coc.qwen",
+    "ARRCOCConfig": "arr_coc.config",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'arr_coc' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
