@@ -1,0 +1,129 @@
+"""Batched greedy answers of mini: many questions, images of one size, dense or with chosen cells.
+
+R rows (an image with its questions), Q questions of a row, T tokens of a row, L all tokens seen so far, K kept cells.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arr_coc.qwen.batched import (
+    GridTables,
+    PrefixCache,
+    encode_vision,
+    grid_tables,
+    logits,
+    patchify,
+    run_prefix,
+    run_text,
+    text_start,
+)
+from arr_coc.qwen.cells import CELL
+from arr_coc.qwen.turns import Turns
+
+PREFIX, PADDING = -2, -1  # "turns" of tokens that everybody and nobody sees
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One image, the questions to ask about it, and the cells that may be seen (None: all)."""
+
+    image: np.ndarray  # uint8 [H, W, 3]
+    questions: tuple[str, ...]
+    cells: tuple[int, ...] | None = None
+
+
+class Answerer:
+    """Answers rows with a model on one device; keeps the tables of the grids that it has met."""
+
+    def __init__(self, model: Any, tokenizer: Any, dtype: torch.dtype = torch.float32, most_tokens: int = 96) -> None:
+        self.model, self.dtype, self.most_tokens = model, dtype, most_tokens
+        self.turns = Turns(tokenizer)
+        self.device = model.lm_head.weight.device
+        self._tables: dict[tuple[int, int], GridTables] = {}
+
+    def tables(self, height: int, width: int) -> GridTables:
+        """Tables for a grid of `height` x `width` cells."""
+        if (height, width) not in self._tables:
+            self._tables[height, width] = grid_tables(self.model, height, width, self.device)
+        return self._tables[height, width]
+
+    def answer(self, rows: Sequence[Row], cells_per_batch: int = 8192) -> list[list[str]]:
+        """Answers in the order of rows and questions. Rows with the same size and cell count run together."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for number, row in enumerate(rows):
+            kept = -1 if row.cells is None else len(row.cells)
+            groups.setdefault((*row.image.shape, kept, len(row.questions)), []).append(number)
+        answers: list[list[str]] = [[] for _ in rows]
+        for key, members in groups.items():
+            kept = key[0] // CELL * (key[1] // CELL) if key[3] < 0 else key[3]
+            size = max(1, cells_per_batch // kept)
+            for start in range(0, len(members), size):
+                part = members[start : start + size]
+                for number, texts in zip(part, self._answer_group([rows[n] for n in part]), strict=True):
+                    answers[number] = texts
+        return answers
+
+    @torch.no_grad()
+    def _answer_group(self, rows: Sequence[Row]) -> list[list[str]]:
+        images = torch.from_numpy(np.stack([row.image for row in rows])).to(self.device)
+        tables = self.tables(images.shape[1] // CELL, images.shape[2] // CELL)
+        cells = None
+        if rows[0].cells is not None:
+            cells = torch.tensor([row.cells for row in rows], device=self.device)
+        seen = encode_vision(self.model, patchify(images, self.dtype), tables, cells)
+        lead = torch.tensor(self.turns.lead_ids, device=self.device)
+        cache = run_prefix(self.model, seen, lead, self.turns.end_id)
+        prompts = [[self.turns.prompt(text) for text in row.questions] for row in rows]
+        ids = self._greedy(prompts, cache, text_start(seen.grid, len(lead)))
+        return [[self.turns.decode(answer) for answer in row] for row in ids]
+
+    def _greedy(self, prompts: list[list[tuple[int, ...]]], cache: PrefixCache, start: int) -> list[list[list[int]]]:
+        """Token ids of the answers; each ends with the stop token unless `most_tokens` came first."""
+        ids_RT, turns_RT, offsets_RT = (torch.from_numpy(a).to(self.device) for a in _slots(prompts, self.turns.pad_id))
+        rows, questions = len(prompts), len(prompts[0])
+        slot = ids_RT.shape[1] // questions
+        lengths_RQ = torch.tensor([[len(p) for p in row] for row in prompts], device=self.device)
+        numbers_RQ = torch.arange(questions, device=self.device).expand(rows, -1)
+        columns_RL = turns_RT.new_full((rows, cache[0][0].shape[2]), PREFIX)
+        causal = torch.ones(ids_RT.shape[1], ids_RT.shape[1], dtype=torch.bool, device=self.device).tril()
+        same = (turns_RT[:, :, None] == turns_RT[:, None, :]) & causal
+        mask = torch.cat([same.new_ones(rows, same.shape[1], columns_RL.shape[1]), same], dim=2)[:, None]
+        hidden = run_text(self.model, ids_RT, start + offsets_RT, mask, cache, grow=True)
+        columns_RL = torch.cat([columns_RL, turns_RT], dim=1)
+        last_RQ = numbers_RQ * slot + lengths_RQ - 1
+        hidden = hidden.gather(1, last_RQ[..., None].expand(-1, -1, hidden.shape[2]))
+        found: list[Tensor] = []
+        done = torch.zeros_like(numbers_RQ, dtype=torch.bool)
+        for step in range(self.most_tokens):
+            token = logits(self.model, hidden, self.dtype).argmax(-1)
+            token = token.masked_fill(done, self.turns.stop_id)
+            found.append(token)
+            done = done | (token == self.turns.stop_id)
+            if bool(done.all()):
+                break
+            columns_RL = torch.cat([columns_RL, numbers_RQ], dim=1)
+            mask = (columns_RL[:, None] == PREFIX) | (columns_RL[:, None] == numbers_RQ[:, :, None])
+            positions = start + lengths_RQ + step
+            hidden = run_text(self.model, token, positions, mask[:, None], cache, grow=True)
+        return torch.stack(found, dim=2).tolist()
+
+
+def _slots(prompts: list[list[tuple[int, ...]]], pad_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(ids, turns, offsets), each [R, T]: every prompt in a slot of equal width, padded on the right."""
+    slot = max(len(p) for row in prompts for p in row)
+    shape = (len(prompts), len(prompts[0]), slot)
+    ids = np.full(shape, pad_id, np.int64)
+    turns = np.full(shape, PADDING, np.int64)
+    offsets = np.zeros(shape, np.int64)
+    for r, row in enumerate(prompts):
+        for q, prompt in enumerate(row):
+            ids[r, q, : len(prompt)] = prompt
+            turns[r, q, : len(prompt)] = q
+            offsets[r, q, : len(prompt)] = np.arange(len(prompt))
+    flat = (len(prompts), len(prompts[0]) * slot)
+    return ids.reshape(flat), turns.reshape(flat), offsets.reshape(flat)

@@ -1,0 +1,153 @@
+"""Evaluation of mini: how well it reads scenes, dense and sparse, and how well it guesses without them.
+
+    python -m arr_coc.evaluation.mini --model arr_coc/models/mini --questions 500 --out results/mini.json
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from arr_coc.evaluation.answering import Answerer, Row
+from arr_coc.evaluation.metrics import Outcome, by_group, majority, summary
+from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
+from arr_coc.scenes import Question, Scene, draw_scene, make_scene
+
+PER_IMAGE = 6  # questions asked about one scene
+SPARSE_SHARE = 0.25  # share of the cells KEPT in the sparse figures
+# Families that need letters to be read.
+READING = ("read_sign", "title", "lookup", "grey_text")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A scene, its pixels and the questions that are asked about it."""
+
+    scene: Scene
+    image: np.ndarray
+    questions: tuple[Question, ...]
+
+
+def ask_about(split: str, questions: int, size: tuple[int, int] | None, seed: int = 0) -> list[Asked]:
+    """Scenes of `split` with `questions` questions in all; at most PER_IMAGE of a scene, drawn at random."""
+    asked: list[Asked] = []
+    left, number = questions, 0
+    while left > 0:
+        scene = make_scene(seed * 1_000_000 + number, split, size)
+        order = np.random.default_rng([seed, number]).permutation(len(scene.questions))
+        chosen = tuple(scene.questions[i] for i in order[: min(PER_IMAGE, left)].tolist())
+        number += 1
+        if chosen:
+            asked.append(Asked(scene, draw_scene(scene), chosen))
+            left -= len(chosen)
+    return asked
+
+
+def dense_rows(asked: Sequence[Asked]) -> list[Row]:
+    """All cells, the questions of a scene together."""
+    return [Row(a.image, tuple(q.text for q in a.questions)) for a in asked]
+
+
+def sparse_rows(asked: Sequence[Asked]) -> list[Row]:
+    """Per question its evidence plus an even grid, up to SPARSE_SHARE of the cells."""
+    rows = []
+    for a in asked:
+        height, width = a.scene.height // CELL, a.scene.width // CELL
+        budget = max(1, round(SPARSE_SHARE * height * width))
+        for question in a.questions:
+            evidence = boxes_cells(question.evidence, height, width)
+            rows.append(Row(a.image, (question.text,), tuple(fill_evenly(evidence, budget, height, width))))
+    return rows
+
+
+def blind_rows(asked: Sequence[Asked]) -> list[Row]:
+    """A blank image: what can be guessed from the question alone."""
+    return [Row(np.full_like(a.image, 128), tuple(q.text for q in a.questions)) for a in asked]
+
+
+def shuffled_rows(asked: Sequence[Asked]) -> list[Row]:
+    """The image of another scene of the same size and layout kind at random."""
+    return [
+        Row(asked[(n + 1) % len(asked)].image, tuple(q.text for q in a.questions)) for n, a in enumerate(asked)
+    ]
+
+
+def outcomes(answerer: Answerer, asked: Sequence[Asked], make_rows: Callable[..., list[Row]]) -> list[Outcome]:
+    """Ask everything and pair the answers with what was expected."""
+    answers = [text for row in answerer.answer(make_rows(asked)) for text in row]
+    expected = [(n, a.scene, q) for n, a in enumerate(asked) for q in a.questions]
+    return [
+        Outcome(n, q.family, scene.difficulty, q.answer, given)
+        for (n, scene, q), given in zip(expected, answers, strict=True)
+    ]
+
+
+def reading_summary(found: Sequence[Outcome]) -> dict[str, object]:
+    """Summary over the families that need letters to be read."""
+    return summary([o for o in found if o.family in READING])
+
+
+def evaluate(answerer: Answerer, questions: int, log: Callable[[str], None] = print) -> dict[str, Any]:
+    """The whole report: see `results/mini.json`."""
+    started = time.perf_counter()
+    seen = ask_about("seen", questions, (512, 512))
+    dense = outcomes(answerer, seen, dense_rows)
+    report: dict[str, Any] = {
+        "overall": summary(dense) | {"majority": majority(dense)},
+        "reading": reading_summary(dense),
+        "families": by_group(dense, "family"),
+        "difficulties": by_group(dense, "difficulty"),
+    }
+    log(f"seen 512 px   {report['overall']}")
+    runs: list[tuple[str, list[Asked], Callable[..., list[Row]]]] = [
+        ("sparse25", seen, sparse_rows),
+        ("blind", seen, blind_rows),
+        ("shuffled", seen, shuffled_rows),
+        ("unseen", ask_about("unseen", questions, (512, 512)), dense_rows),
+        ("px1024", ask_about("seen", max(1, questions // 4), (1024, 1024)), dense_rows),
+    ]
+    for name, asked, make_rows in runs:
+        found = outcomes(answerer, asked, make_rows)
+        report[name] = summary(found) | {"families": by_group(found, "family")}
+        log(f"{name:13s} {summary(found)}")
+    report["sparse25"]["of_dense"] = round(report["sparse25"]["accuracy"] / max(1e-9, report["overall"]["accuracy"]), 4)
+    report["seconds"] = round(time.perf_counter() - started, 1)
+    return report
+
+
+def load_answerer(folder: Path, device: str, dtype: torch.dtype) -> Answerer:
+    """mini from its folder, in float32 weights that compute in `dtype`."""
+    from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
+
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} holds no model: give a folder with config.json and weights (see `arr-coc train mini`)")
+    model = Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).to(device).eval()
+    return Answerer(model, AutoTokenizer.from_pretrained(folder), dtype)
+
+
+def main() -> None:
+    """Command line: see the top of this file."""
+    parser = argparse.ArgumentParser(description="Evaluate mini on scenes that it has not seen.")
+    parser.add_argument("--model", type=Path, default=Path(__file__).parents[1] / "models" / "mini")
+    parser.add_argument("--questions", type=int, default=500, help="questions per split (1024 px: a quarter)")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
+    report = evaluate(load_answerer(arguments.model, arguments.device, dtype), arguments.questions)
+    report["device"] = torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu"
+    text = json.dumps(report, indent=2)
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""All that touches transformers' Qwen3-VL."""

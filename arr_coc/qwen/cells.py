@@ -1,0 +1,57 @@
+"""Cells of an image: which ones a box covers, and how to spread the rest of a budget evenly.
+
+A cell is one visual token: a 2x2 window of 16 px patches, 32 px on a side. Cells are numbered row by row.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+
+CELL = 32  # px on a side: patch 16, merged 2x2
+
+
+def box_cells(box: tuple[int, int, int, int], height: int, width: int) -> list[int]:
+    """Flat numbers of all cells that a pixel box (x0, y0, x1, y1; ends exclusive) touches.
+
+    `height` and `width` count cells; parts of the box outside the image are ignored.
+    """
+    x0, y0, x1, y1 = box
+    columns = range(max(0, x0 // CELL), min(width, -(-x1 // CELL)))
+    return [
+        row * width + column
+        for row in range(max(0, y0 // CELL), min(height, -(-y1 // CELL)))
+        for column in columns
+    ]
+
+
+def boxes_cells(boxes: Iterable[tuple[int, int, int, int]], height: int, width: int) -> set[int]:
+    """The union of `box_cells` over several boxes."""
+    return {cell for box in boxes for cell in box_cells(box, height, width)}
+
+
+@lru_cache(maxsize=256)
+def even_order(height: int, width: int) -> tuple[int, ...]:
+    """All cells in an order of which every beginning is spread evenly over the grid.
+
+    The points of the R2 sequence (a two-dimensional golden ratio) are visited in turn; a cell takes
+    its place at the first visit. The few cells not reached after many points follow in reading order.
+    """
+    points = np.arange(1, 16 * height * width + 1)
+    rows = ((points * 0.7548776662466927) % 1.0 * height).astype(np.int64)
+    columns = ((points * 0.5698402909980532) % 1.0 * width).astype(np.int64)
+    visited = dict.fromkeys((rows * width + columns).tolist())
+    return tuple(visited | dict.fromkeys(range(height * width)))
+
+
+def fill_evenly(chosen: set[int], budget: int, height: int, width: int) -> list[int]:
+    """`chosen` cells plus evenly spread others, `budget` in all, in increasing order.
+
+    Where `chosen` holds more than the budget, every chosen cell is kept: evidence is never cut.
+    """
+    kept = set(chosen)
+    for cell in even_order(height, width):
+        if len(kept) >= budget:
+            break
+        kept.add(cell)
+    return sorted(kept)

@@ -1,0 +1,1 @@
+"""Losses, data, checkpoints and the loops that train."""

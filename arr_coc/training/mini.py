@@ -1,0 +1,238 @@
+"""Training of mini, from nothing or from earlier weights.
+
+    python -m arr_coc.training.mini --out runs/mini --seconds 540
+    python -m arr_coc.training.mini --out runs/more --seconds 540 --init-from runs/mini --config warm.json
+
+`--out` receives the weights (bfloat16 shards) and `metrics.jsonl`; `--checkpoints` the full state, from which the
+same command goes on exactly where it stopped.
+"""
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
+
+from arr_coc.evaluation.answering import Answerer
+from arr_coc.evaluation.metrics import by_group, summary
+from arr_coc.evaluation.mini import Asked, ask_about, dense_rows, outcomes, sparse_rows
+from arr_coc.qwen.turns import Turns
+from arr_coc.training.checkpoints import (
+    load_checkpoint,
+    newest_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+)
+from arr_coc.training.mini_config import MiniTrainConfig, read_config
+from arr_coc.training.mini_data import USES, MiniBatches, batch_stream
+from arr_coc.training.mini_model import count_parameters, mini_config, new_model
+from arr_coc.training.mini_step import Learner, Losses
+from arr_coc.training.shards import export_weights, load_weights
+
+ASSETS = Path(__file__).parents[1] / "models" / "mini"
+HEAD = "dense_head.safetensors"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Places:
+    """Folders of a run."""
+
+    out: Path
+    checkpoints: Path
+    assets: Path = ASSETS
+    init_from: Path | None = None
+
+
+class Clock:
+    """Where a run stands: by its steps, or by the time it was given."""
+
+    def __init__(self, config: MiniTrainConfig, launched: float) -> None:
+        self.config = config
+        self.started = time.monotonic()
+        self.ends = launched + config.seconds
+        self.shared: Any = multiprocessing.Value("d", 0.0) if config.seconds else None
+
+    def start(self) -> None:
+        """Progress counts from here: compiling is over."""
+        self.started = time.monotonic()
+
+    def progress(self, step: int) -> float:
+        """0 at the first step, 1 at the end; also told to the data workers."""
+        if not self.config.seconds:
+            return step / self.config.steps
+        self.shared.value = (time.monotonic() - self.started) / max(1.0, self.ends - self.started)
+        return float(self.shared.value)
+
+    def seconds_left(self, step: int, first: int) -> float:
+        """Time to the end, estimated from the pace so far where the plan is in steps."""
+        if self.config.seconds:
+            return self.ends - time.monotonic()
+        pace = (time.monotonic() - self.started) / max(1, step - first)
+        return pace * (self.config.steps - step)
+
+
+class Report:
+    """Metrics as JSON lines in a file and as short lines for people."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path, self._say = folder / "metrics.jsonl", say
+
+    def __call__(self, line: str, **values: Any) -> None:
+        self._say(line)
+        with self._path.open("a") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Train by `config`; returns the last evaluation. Goes on from the newest complete checkpoint, if any."""
+    clock = Clock(config, launched=time.monotonic())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and we have many
+    tokenizer = AutoTokenizer.from_pretrained(places.assets)
+    turns = Turns(tokenizer)
+    resumed = newest_checkpoint(places.checkpoints)
+    step = json.loads((resumed / "state.json").read_text())["step"] if resumed else 0
+    last = 10**9 if config.seconds else -(-config.steps // len(USES))
+    batches = MiniBatches(config, turns, clock.shared)
+    # Workers fork here, before anything touches the GPU.
+    stream = batch_stream(batches, step // len(USES), last, pin=device.type == "cuda")
+    waiting = next(stream, None)
+
+    learner = make_learner(config, places, tokenizer, turns, device)
+    report = Report(places.out, say)
+    if resumed:
+        restore(learner, resumed)
+    held = ask_about("val", config.evaluate_questions, (512, 512)) if config.evaluate_questions else []
+    judge = Answerer(learner.model, tokenizer, learner.dtype)
+    how = learner.warm_up({k: v.to(device) for k, v in waiting.items()}) if waiting else "nothing to do"
+    parameters = count_parameters(learner.model)
+    report(
+        f"{parameters:,} parameters on {device}, {how}, from step {step}",
+        config=dataclasses.asdict(config),
+        parameters=parameters,
+        kernels=how,
+        startup=round(time.monotonic() - clock.ends + config.seconds, 1),
+    )
+    clock.start()
+
+    first, images, noted = step, 0, time.monotonic()
+    saved = evaluated = noted
+    while waiting is not None and clock.progress(step) < 1.0:
+        batch = {name: value.to(device, non_blocking=True) for name, value in waiting.items()}
+        for use in USES:
+            found = learner.step(batch, use, config.rate(step, clock.progress(step)))
+            step += 1
+            images += len(batch["images"])
+        now = time.monotonic()
+        if now - noted > 5:
+            log_step(report, step, found, images / (now - noted), clock, first, config)
+            images, noted = 0, now
+        if config.evaluate_every and now - evaluated > config.evaluate_every:
+            evaluate_now(judge, held, step, report)
+            evaluated = time.monotonic()
+        if now - saved > config.checkpoint_every:
+            save(learner, places, step, config)
+            saved = time.monotonic()
+        waiting = next(stream, None)
+    save(learner, places, step, config)
+    return evaluate_now(judge, held, step, report)
+
+
+def make_learner(config: MiniTrainConfig, places: Places, tokenizer: Any, turns: Turns, device: torch.device) -> Learner:
+    """A learner with fresh weights, or with those of `places.init_from` and a new optimizer."""
+    model = new_model(mini_config(tokenizer.get_vocab(), config.hidden, config.layers), config.seed)
+    if places.init_from:
+        load_weights(model, places.init_from)
+    learner = Learner(config, model, turns, device)
+    head = places.init_from / HEAD if places.init_from else None
+    if head and head.is_file() and load_file(head)["weight"].shape == learner.head.weight.shape:
+        learner.head.load_state_dict(load_file(head))
+    return learner
+
+
+def save(learner: Learner, places: Places, step: int, config: MiniTrainConfig) -> None:
+    """Full state into the checkpoints, weights alone into `places.out`."""
+    model = {name: value for name, value in learner.model.state_dict().items() if name != "lm_head.weight"}
+    groups = {
+        "model": model,
+        "head": learner.head.state_dict(),
+        "optimizer": optimizer_tensors(learner.optimizer, learner.names),
+    }
+    save_checkpoint(places.checkpoints, step, groups, {"step": step, "config": dataclasses.asdict(config)})
+    export_weights(learner.model, places.out)
+    save_file({name: value.cpu() for name, value in learner.head.state_dict().items()}, places.out / HEAD)
+
+
+def restore(learner: Learner, checkpoint: Path) -> None:
+    """Put a full checkpoint back. Random numbers need no state: data depend on the seed and the step alone."""
+    groups, _ = load_checkpoint(checkpoint, learner.device)
+    learner.model.load_state_dict(groups["model"], strict=False)
+    learner.head.load_state_dict(groups["head"])
+    restore_optimizer(learner.optimizer, learner.names, groups["optimizer"])
+
+
+def log_step(
+    report: Report, step: int, found: Losses, pace: float, clock: Clock, first: int, config: MiniTrainConfig
+) -> None:
+    """One line about where the run stands."""
+    progress, left = clock.progress(step), clock.seconds_left(step, first)
+    answers, dense, right = float(found.answers), float(found.dense), float(found.right)
+    report(
+        f"step {step}  {progress:4.0%}  answers {answers:.3f} ({right:.1%} of tokens)  dense {dense:.3f}  "
+        f"{pace:.0f} images/s  left {left // 60:.0f}:{left % 60:02.0f}",
+        step=step,
+        progress=round(progress, 4),
+        answers=answers,
+        dense=dense,
+        token_accuracy=right,
+        rate=config.rate(step, progress),
+        crowd=config.crowd(progress),
+        images_per_second=round(pace, 1),
+    )
+
+
+def evaluate_now(judge: Answerer, held: list[Asked], step: int, report: Report) -> dict[str, Any]:
+    """Accuracy on `val`, dense per family and sparse with the evidence."""
+    if not held:
+        return {}
+    dense, sparse = outcomes(judge, held, dense_rows), outcomes(judge, held, sparse_rows)
+    families = {name: group["accuracy"] for name, group in by_group(dense, "family").items()}
+    result = {"step": step, "val": summary(dense), "val_sparse": summary(sparse), "families": families}
+    listed = ", ".join(f"{name} {accuracy:.0%}" for name, accuracy in families.items())
+    dense_accuracy, sparse_accuracy = result["val"]["accuracy"], result["val_sparse"]["accuracy"]
+    report(f"val {dense_accuracy:.1%}, sparse {sparse_accuracy:.1%}: {listed}", **result)
+    return result
+
+
+def main() -> None:
+    """Command line: see the top of this file."""
+    parser = argparse.ArgumentParser(description="Train mini.")
+    parser.add_argument("--out", type=Path, required=True, help="folder for weights and metrics")
+    parser.add_argument("--config", type=Path, help="JSON file with settings of MiniTrainConfig")
+    parser.add_argument("--checkpoints", type=Path, help="folder for the full state (default: OUT/checkpoints)")
+    parser.add_argument("--assets", type=Path, default=ASSETS, help="folder with mini's tokenizer")
+    parser.add_argument("--init-from", type=Path, help="start from the weights in this folder")
+    parser.add_argument("--seconds", type=float, help="time budget of training, start-up included")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--seed", type=int)
+    a = parser.parse_args()
+    config = read_config(a.config, seconds=a.seconds, steps=a.steps, workers=a.workers, seed=a.seed)
+    train_mini(config, Places(a.out, a.checkpoints or a.out / "checkpoints", a.assets, a.init_from), _say)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

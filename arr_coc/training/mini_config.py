@@ -1,0 +1,116 @@
+"""Settings of `arr-coc train mini`: one frozen dataclass, read from JSON, checked once."""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arr_coc.qwen.cells import CELL
+
+
+@dataclass(frozen=True, slots=True)
+class MiniTrainConfig:
+    """Everything that decides a run. The defaults are the recipe for one large GPU."""
+
+    seed: int = 0
+    steps: int = 6000
+    """Planned optimizer steps; with `seconds`, the plan is the time instead."""
+    seconds: float = 0.0
+    """Wall-clock budget of the whole command, 0: none. Learning rate and curriculum then follow the clock."""
+    sizes: tuple[tuple[int, int, float], ...] = (
+        (512, 512, 0.46),
+        (256, 256, 0.06),
+        (128, 128, 0.02),
+        (384, 384, 0.08),
+        (640, 480, 0.07),
+        (480, 640, 0.05),
+        (768, 512, 0.06),
+        (768, 768, 0.06),
+        (1024, 768, 0.04),
+        (1024, 1024, 0.10),
+    )
+    """(width, height, share) in px; a batch has one size."""
+    cells_per_batch: int = 65_536
+    """Visual tokens of a dense batch: 256 images at 512 px."""
+    max_images: int = 384
+    """Upper bound of the batch for small images, whose cost is the text."""
+    questions: int = 6
+    """Questions per image and step, in one sequence."""
+    text_tokens: int = 224
+    """Room for the turns of one sequence; what does not fit is left out."""
+    sparse_shares: tuple[float, ...] = (0.125, 0.25, 0.25, 0.375, 0.5)
+    """Shares of cells KEPT in sparse steps, one drawn per batch."""
+    learning_rate: float = 1e-3
+    final_rate: float = 0.02
+    """Learning rate at the end, as a share of the peak."""
+    warmup_steps: int = 300
+    weight_decay: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.98)
+    clip: float = 1.0
+    auxiliary: float = 0.3
+    """Weight of the dense loss, summed over classes, averaged over cells."""
+    curriculum: tuple[float, float] = (0.15, 0.5)
+    """Progress at which scenes start to fill up, and at which they are full. (0, 0): full from the start."""
+    list_shares: tuple[float, float] = (0.5, 0.15)
+    """Share of sequences that open with a "list everything" question, during the curriculum and after it."""
+    workers: int = 14
+    compile: bool = True
+    precision: str = "bfloat16"
+    evaluate_every: float = 120.0
+    """Seconds between evaluations on `val`, 0: only at the end."""
+    evaluate_questions: int = 480
+    checkpoint_every: float = 120.0
+    """Seconds between checkpoints."""
+    hidden: int = 256
+    layers: tuple[int, int] = (6, 7)
+    """Vision and text layers."""
+
+    def __post_init__(self) -> None:
+        for width, height, share in self.sizes:
+            if width % CELL or height % CELL or share < 0:
+                raise ValueError(f"sizes: {width}x{height} must be multiples of {CELL} px, with a share of 0 or more")
+        if not all(0 < share <= 1 for share in self.sparse_shares):
+            raise ValueError(f"sparse_shares: {self.sparse_shares} are shares KEPT, each in (0, 1]")
+        if self.precision not in ("bfloat16", "float32"):
+            raise ValueError(f"precision: {self.precision!r} is neither 'bfloat16' nor 'float32'")
+        if self.steps < 1 and self.seconds <= 0:
+            raise ValueError("steps and seconds: give one of them, a run must end")
+        start, full = self.curriculum
+        if not 0 <= start <= full <= 1:
+            raise ValueError(f"curriculum: {self.curriculum} must hold 0 <= start <= full <= 1")
+
+    def crowd(self, progress: float) -> float:
+        """How full scenes are, 0 to 1, at `progress` (0 to 1) of the run."""
+        start, full = self.curriculum
+        return min(1.0, max(0.0, (progress - start) / (full - start))) if full > start else 1.0
+
+    def list_share(self, progress: float) -> float:
+        """Share of sequences with a "list everything" question at `progress` of the run."""
+        return self.list_shares[progress >= self.curriculum[1]]
+
+    def rate(self, step: int, progress: float) -> float:
+        """Learning rate: linear warm-up over steps times a cosine over progress."""
+        cosine = 0.5 + 0.5 * math.cos(math.pi * min(1.0, progress))
+        level = self.final_rate + (1 - self.final_rate) * cosine
+        return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps)) * level
+
+    def batch_images(self, width: int, height: int) -> int:
+        """Images per batch at this size, a multiple of 8 where there are that many."""
+        images = min(self.max_images, self.cells_per_batch // (width // CELL * (height // CELL)))
+        return max(1, images if images < 8 else images // 8 * 8)
+
+
+def read_config(path: Path | None, **overrides: Any) -> MiniTrainConfig:
+    """The config of a JSON file (None: the recipe), with `overrides` that are not None on top."""
+    given = json.loads(path.read_text()) if path else {}
+    known = {field.name for field in dataclasses.fields(MiniTrainConfig)}
+    if unknown := sorted(set(given) - known):
+        raise ValueError(f"{path}: unknown settings {unknown}; known are {sorted(known)}")
+    given |= {name: value for name, value in overrides.items() if value is not None}
+    return MiniTrainConfig(**{name: _frozen(value) for name, value in given.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

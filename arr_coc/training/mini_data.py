@@ -1,0 +1,151 @@
+"""Training batches of mini, drawn on the fly by worker processes.
+
+Batch i depends on the seed, on i and on the progress of the run, on nothing else, so the position in the data
+is one number. Every batch of images is used twice, once dense and once sparse, with different questions: drawing
+is the dearest part, and half of the steps are to be sparse.
+
+B images, N cells, K kept cells.
+"""
+
+import resource
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
+from arr_coc.qwen.turns import Turns
+from arr_coc.scenes import Question, Scene, draw_scene, make_scene
+from arr_coc.training.listing import list_question
+from arr_coc.training.mini_config import MiniTrainConfig
+from arr_coc.training.packing import PackedText, pack_row
+from arr_coc.training.targets import CLASSES, dense_targets
+
+USES = ("dense", "sparse")
+SEEDS_PER_BATCH = 4096  # scenes of batch i have the seeds from i * SEEDS_PER_BATCH on
+Batch = dict[str, torch.Tensor]
+
+
+class MiniBatches(Dataset[Batch]):
+    """`batches[i]` is the i-th batch: images, dense targets, and per use the text (and for sparse the cells)."""
+
+    def __init__(self, config: MiniTrainConfig, turns: Turns, progress: Any | None = None) -> None:
+        """`progress` is a shared number that the loop keeps (runs by the clock); None: by the step."""
+        self.config, self.turns, self.progress = config, turns, progress
+
+    def __getitem__(self, index: int) -> Batch:
+        config = self.config
+        rng = np.random.default_rng([config.seed, index])
+        shares = np.array([share for _, _, share in config.sizes])
+        width, height, _ = config.sizes[int(rng.choice(len(shares), p=shares / shares.sum()))]
+        images = config.batch_images(width, height)
+        progress = index * len(USES) / config.steps if self.progress is None else float(self.progress.value)
+        grid = (height // CELL, width // CELL)
+        budget = max(1, round(float(rng.choice(config.sparse_shares)) * grid[0] * grid[1]))
+        batch = _Builder(self.config, self.turns, images, grid, budget)
+        first = (config.seed * 1_000_003 + index) * SEEDS_PER_BATCH
+        for row in range(images):
+            scene, pixels = _scene(first + row, (width, height), config.crowd(progress))
+            batch.add(row, scene, pixels, rng, config.list_share(progress))
+        return batch.tensors()
+
+
+def _scene(seed: int, size: tuple[int, int], crowd: float) -> tuple[Scene, np.ndarray]:
+    """Scene and pixels; the next seed where one fails, for a single scene must not end a run of millions."""
+    for attempt in range(5):
+        try:
+            scene = make_scene(seed + attempt * SEEDS_PER_BATCH // 2, "train", size, crowd=crowd)
+            return scene, draw_scene(scene)
+        except Exception as error:
+            warnings.warn(f"scene {seed} at {size} was left out: {error!r}", stacklevel=2)
+    raise RuntimeError(f"five scenes after {seed} at {size} failed: see the warnings above")
+
+
+class _Builder:
+    """The arrays of one batch while it fills up."""
+
+    def __init__(
+        self, config: MiniTrainConfig, turns: Turns, images: int, grid: tuple[int, int], budget: int
+    ) -> None:
+        height, width = grid
+        self.config, self.turns, self.grid, self.budget = config, turns, grid, budget
+        self.images = np.empty((images, height * CELL, width * CELL, 3), np.uint8)
+        self.targets = np.empty((images, height * width, CLASSES), np.uint8)
+        self.cells = np.empty((images, budget), np.int64)
+        self.text = {use: PackedText.empty(images, config.text_tokens, turns.pad_id) for use in USES}
+
+    def add(
+        self, row: int, scene: Scene, pixels: np.ndarray, rng: np.random.Generator, listing: float
+    ) -> None:
+        self.images[row] = pixels
+        self.targets[row] = dense_targets(scene.elements, *self.grid)
+        order = [scene.questions[number] for number in rng.permutation(len(scene.questions))]
+        everything = list_question(scene, rng) if rng.random() < listing else None
+        if everything is not None:
+            order.insert(0, everything)
+        dense = pack_row(self.text["dense"], row, order[: self.config.questions], self.turns)
+        left = [q for q in order if q not in dense] + dense  # new questions first
+        asked, evidence = _within_budget(left, self.config.questions, self.budget, self.grid)
+        pack_row(self.text["sparse"], row, asked, self.turns)
+        self.cells[row] = _fill(evidence, self.budget, self.grid, rng)
+
+    def tensors(self) -> Batch:
+        batch = {
+            "images": torch.from_numpy(self.images),
+            "targets": torch.from_numpy(self.targets),
+            "cells": torch.from_numpy(self.cells),
+        }
+        for use, packed in self.text.items():
+            packed = packed.trimmed()
+            text = np.stack([packed.ids_BT, packed.turns_BT, packed.offsets_BT])
+            batch[f"{use}_text"] = torch.from_numpy(text)
+            batch[f"{use}_answers"] = torch.from_numpy(np.stack([packed.sources_BA, packed.labels_BA]))
+        return batch
+
+
+def _within_budget(
+    questions: Sequence[Question], most: int, budget: int, grid: tuple[int, int]
+) -> tuple[list[Question], set[int]]:
+    """The first `most` questions whose evidence fits into `budget` cells together, and those cells."""
+    asked: list[Question] = []
+    union: set[int] = set()
+    for question in questions:
+        wider = union | boxes_cells(question.evidence, *grid)
+        if len(wider) <= budget and len(asked) < most:
+            asked.append(question)
+            union = wider
+    return asked, union
+
+
+def _fill(evidence: set[int], budget: int, grid: tuple[int, int], rng: np.random.Generator) -> list[int]:
+    """Evidence plus other cells, `budget` in all: evenly spread in half of the cases, at random in the others."""
+    if rng.random() < 0.5:
+        return fill_evenly(evidence, budget, *grid)
+    others = [cell for cell in rng.permutation(grid[0] * grid[1]).tolist() if cell not in evidence]
+    return sorted([*evidence, *others[: budget - len(evidence)]])
+
+
+def batch_stream(batches: MiniBatches, first: int, last: int, pin: bool) -> Iterator[Batch]:
+    """Batches `first` to `last` - 1 in order, made by the configured number of worker processes (0: here)."""
+    workers = batches.config.workers
+    ahead = 2
+    if workers:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every tensor in flight is one open file
+        one = batches.config.cells_per_batch * (CELL * CELL * 3 + CLASSES)
+        if shutil.disk_usage("/dev/shm").free < 2 * workers * ahead * one:
+            ahead = 1
+    loader = DataLoader(
+        batches,
+        batch_size=None,
+        sampler=range(first, last),
+        num_workers=workers,
+        prefetch_factor=ahead if workers else None,
+        pin_memory=pin,
+        multiprocessing_context="fork" if workers else None,
+    )
+    yield from loader

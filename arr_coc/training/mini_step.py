@@ -1,0 +1,129 @@
+"""One optimizer step of mini: forward, the two losses, backward, AdamW.
+
+B images, N cells, K kept cells, T text tokens, A answer tokens, D hidden, C classes of the dense targets.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arr_coc.qwen.batched import (
+    GridTables,
+    encode_vision,
+    grid_tables,
+    logits,
+    patchify,
+    run_prefix,
+    run_text,
+    text_start,
+    turn_mask,
+)
+from arr_coc.qwen.cells import CELL
+from arr_coc.qwen.kernels import Kernels
+from arr_coc.qwen.turns import IGNORE, Turns
+from arr_coc.training.mini_config import MiniTrainConfig
+from arr_coc.training.mini_data import Batch
+from arr_coc.training.targets import CLASSES
+
+
+@dataclass(slots=True)
+class Losses:
+    """Scalars of one step, on the device (reading one waits for the GPU)."""
+
+    answers: Tensor  # cross-entropy per answer token
+    dense: Tensor  # binary cross-entropy per cell, summed over classes
+    right: Tensor  # share of answer tokens predicted right
+
+
+class Learner:
+    """Model, dense head and optimizer on one device."""
+
+    def __init__(self, config: MiniTrainConfig, model: Any, turns: Turns, device: torch.device) -> None:
+        self.config, self.device, self.turns = config, device, turns
+        self.model = model.to(device).train()
+        self.dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
+        self.head = new_head(model.config.text_config.hidden_size, config.seed).to(device)
+        self.kernels = Kernels(compiled=config.compile)
+        self.lead = torch.tensor(turns.lead_ids, device=device)
+        self._tables: dict[tuple[int, int], GridTables] = {}
+        named = [*self.model.named_parameters(), *self.head.named_parameters("dense_head")]
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in named}
+        matrices = [p for p in self.names if p.ndim > 1]
+        vectors = [p for p in self.names if p.ndim <= 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
+            lr=config.learning_rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            fused=device.type == "cuda",
+        )
+
+    def losses(self, batch: Batch, use: str) -> Losses:
+        """Losses of a batch on the device; `use` is "dense" or "sparse"."""
+        patches = patchify(batch["images"], self.dtype)
+        cells = batch["cells"] if use == "sparse" else None
+        targets = batch["targets"]
+        if cells is not None:
+            targets = targets.gather(1, cells[..., None].expand(-1, -1, targets.shape[2]))
+        seen = encode_vision(self.model, patches, self._grid(batch["images"]), cells, self.kernels)
+        guesses = F.linear(seen.merged_BKD, self.head.weight.to(self.dtype), self.head.bias.to(self.dtype)).float()
+        dense = F.binary_cross_entropy_with_logits(guesses, targets.float(), reduction="sum")
+        cache = run_prefix(self.model, seen, self.lead, self.turns.end_id, self.kernels)
+        ids_BT, turns_BT, offsets_BT = batch[f"{use}_text"].long().unbind(0)
+        sources_BA, labels_BA = batch[f"{use}_answers"].long().unbind(0)
+        mask = turn_mask(turns_BT, cache[0][0].shape[2])
+        positions = text_start(seen.grid, len(self.lead)) + offsets_BT
+        hidden = run_text(self.model, ids_BT, positions, mask, cache, self.kernels)
+        hidden = hidden.gather(1, sources_BA[..., None].expand(-1, -1, hidden.shape[2]))
+        scores = logits(self.model, hidden, self.dtype).flatten(0, 1)
+        labels = labels_BA.flatten()
+        asked = (labels != IGNORE).sum().clamp(min=1)
+        answers = F.cross_entropy(scores, labels, ignore_index=IGNORE, reduction="sum") / asked
+        right = (scores.argmax(-1) == labels).sum() / asked
+        return Losses(answers, dense / targets.shape[:2].numel(), right)
+
+    def step(self, batch: Batch, use: str, rate: float) -> Losses:
+        """One update with learning rate `rate`; returns the losses before it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        found = self.losses(batch, use)
+        (found.answers + self.config.auxiliary * found.dense).backward()
+        nn.utils.clip_grad_norm_(list(self.names), self.config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return Losses(found.answers.detach(), found.dense.detach(), found.right)
+
+    def warm_up(self, batch: Batch) -> str:
+        """Compile the kernels on a real batch without an update; falls back to plain kernels if that fails."""
+        if not self.config.compile:
+            return "plain kernels"
+        try:
+            for use in ("dense", "sparse"):
+                found = self.losses(batch, use)
+                (found.answers + self.config.auxiliary * found.dense).backward()
+                self.optimizer.zero_grad(set_to_none=True)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # a compiler can fail in any way; the run must not
+            self.optimizer.zero_grad(set_to_none=True)
+            self.kernels = Kernels()
+            return f"plain kernels, the compiler failed: {type(error).__name__}: {str(error)[:500]}"
+        return "compiled kernels"
+
+    def _grid(self, images_BHWC: Tensor) -> GridTables:
+        grid = (images_BHWC.shape[1] // CELL, images_BHWC.shape[2] // CELL)
+        if grid not in self._tables:
+            self._tables[grid] = grid_tables(self.model, *grid, self.device)
+        return self._tables[grid]
+
+
+def new_head(hidden: int, seed: int) -> nn.Linear:
+    """The dense head. Its bias starts low, for nearly every class is absent from nearly every cell."""
+    head = nn.Linear(hidden, CLASSES)
+    generator = torch.Generator().manual_seed(seed)
+    nn.init.normal_(head.weight, std=0.02, generator=generator)
+    nn.init.constant_(head.bias, -4.0)
+    return head

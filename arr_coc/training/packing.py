@@ -1,0 +1,69 @@
+"""Several questions about one image, packed into one row of tokens.
+
+B images, T text tokens, A answer tokens of a row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from arr_coc.qwen.turns import IGNORE, Turns
+from arr_coc.scenes import Question
+
+ANSWER_TOKENS = 128  # room for the answers of one row
+
+
+@dataclass(slots=True)
+class PackedText:
+    """Rows of turns. Padding has turn -1 and label IGNORE."""
+
+    ids_BT: np.ndarray  # int32
+    turns_BT: np.ndarray  # int32, number of the turn inside its row
+    offsets_BT: np.ndarray  # int32, place of the token inside its turn
+    sources_BA: np.ndarray  # int32, the token that predicts each answer token
+    labels_BA: np.ndarray  # int32, that answer token
+
+    @classmethod
+    def empty(cls, rows: int, tokens: int, pad_id: int) -> "PackedText":
+        """Rows of padding only."""
+        text, answers = (rows, tokens), (rows, ANSWER_TOKENS)
+        return cls(
+            np.full(text, pad_id, np.int32),
+            np.full(text, -1, np.int32),
+            np.zeros(text, np.int32),
+            np.zeros(answers, np.int32),
+            np.full(answers, IGNORE, np.int32),
+        )
+
+    def trimmed(self, multiple: int = 16) -> "PackedText":
+        """Without columns that are padding in every row; the width stays a multiple of `multiple`."""
+        used = int((self.turns_BT >= 0).any(0).sum())
+        width = min(self.ids_BT.shape[1], max(multiple, -(-used // multiple) * multiple))
+        return PackedText(
+            self.ids_BT[:, :width],
+            self.turns_BT[:, :width],
+            self.offsets_BT[:, :width],
+            self.sources_BA,
+            self.labels_BA,
+        )
+
+
+def pack_row(packed: PackedText, row: int, questions: Sequence[Question], turns: Turns) -> list[Question]:
+    """Write as many of `questions`, in order, as fit into `row`; returns those that did."""
+    place = answers = 0
+    written: list[Question] = []
+    for question in questions:
+        ids, before = turns.answered(question.text, question.answer)
+        count = len(ids) - before
+        if place + len(ids) > packed.ids_BT.shape[1] or answers + count > ANSWER_TOKENS:
+            continue
+        packed.ids_BT[row, place : place + len(ids)] = ids
+        packed.turns_BT[row, place : place + len(ids)] = len(written)
+        packed.offsets_BT[row, place : place + len(ids)] = np.arange(len(ids))
+        packed.sources_BA[row, answers : answers + count] = np.arange(place + before - 1, place + len(ids) - 1)
+        packed.labels_BA[row, answers : answers + count] = ids[before:]
+        place += len(ids)
+        answers += count
+        written.append(question)
+    return written
