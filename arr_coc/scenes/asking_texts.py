@@ -1,0 +1,185 @@
+"""Questions that need reading: signs, titles, grey text, tables, receipts and charts."""
+
+from .asking_things import call
+from .draft import Bar, Draft, Row, Sign
+from .names import GOODS
+from .phrasings import HEIGHTS, PLACES, phrase
+from .types import Box, Question, centre, gap_between
+
+
+def _sign_question(draft: Draft, sign: Sign, text: str, also: tuple[Box, ...] = ()) -> Question:
+    rest = tuple(s.text.box for s in draft.signs if s is not sign)
+    return Question(text, sign.text.text, "read_sign", (sign.text.box, *also), rest)
+
+
+def _by_colour(draft: Draft) -> Question | None:
+    """By the colour of its plate ("the red sign") or of its ink ("the red text"), if no other text has it."""
+    inks = [e.colour for e in draft.elements if e.kind == "text"]
+    worn = inks + [s.plate for s in draft.signs]
+    clear = [s for s in draft.signs if worn.count(s.plate or s.text.colour) == 1]
+    if not clear:
+        return None
+    sign = draft.rng.choice(clear)
+    key, colour = ("read_plate", sign.plate) if sign.plate else ("read_text", sign.text.colour)
+    return _sign_question(draft, sign, phrase(draft.rng, draft.split, key, c=colour))
+
+
+def extreme_sign(signs: list[Sign], place: str, reach: float) -> Sign | None:
+    """The sign farthest to the `place` ("top" ... "right") by at least `reach` pixels, or None."""
+    axis, way = {"top": (1, 1), "bottom": (1, -1), "left": (0, 1), "right": (0, -1)}[place]
+    ordered = sorted(signs, key=lambda s: way * centre(s.text.box)[axis])
+    if len(ordered) < 2:
+        return None
+    ahead = way * (centre(ordered[1].text.box)[axis] - centre(ordered[0].text.box)[axis])
+    return ordered[0] if ahead >= reach else None
+
+
+def _by_place(draft: Draft) -> Question | None:
+    """As in "What does the sign at the top say?", with a clear lead of a tenth of the side."""
+    place = draft.rng.choice(tuple(PLACES))
+    sign = extreme_sign(draft.signs, place, draft.side / 10)
+    if sign is None or any(e.kind == "text" and e is draft.title for e in draft.elements):
+        return None
+    kind = "sign" if sign.plated else "text"
+    text = phrase(draft.rng, draft.split, "read_place", k=kind, w=PLACES[place])
+    return _sign_question(draft, sign, text)
+
+
+def _by_thing(draft: Draft) -> Question | None:
+    """As in "What does the sign beside the umbrella say?", with every other text far from it."""
+    with_thing = [s for s in draft.signs if s.beside is not None]
+    if not with_thing:
+        return None
+    sign = draft.rng.choice(with_thing)
+    assert sign.beside is not None
+    said = call(draft, sign.beside)
+    near = gap_between(sign.box, sign.beside.box)
+    rest = [s.box for s in draft.signs if s is not sign]
+    x_gap = draft.nearest_gap(sign.beside.box, rest)
+    same_line = all(b[3] <= sign.text.box[1] or b[1] >= sign.text.box[3] for b in rest)
+    if said is None or not (x_gap >= 1.8 * near or same_line):
+        return None
+    kind = "sign" if sign.plated else "text"
+    text = phrase(draft.rng, draft.split, "read_beside", k=kind, x=said)
+    return _sign_question(draft, sign, text, (sign.beside.box,))
+
+
+def ask_read_sign(draft: Draft) -> Question | None:
+    """Read a sign that is pointed at by its colour, its place, or the thing beside it."""
+    if not draft.signs:
+        return None
+    ways = [_by_colour, _by_place, _by_thing]
+    draft.rng.shuffle(ways)
+    return next((asked for way in ways if (asked := way(draft)) is not None), None)
+
+
+def ask_title(draft: Draft) -> Question | None:
+    """As in "What is the title of the page?": the words as drawn."""
+    if draft.title is None:
+        return None
+    text = phrase(draft.rng, draft.split, "title", d=draft.page)
+    rest = tuple(e.box for e in draft.elements if e.kind == "text" and e is not draft.title)
+    return Question(text, draft.title.text, "title", (draft.title.box,), rest)
+
+
+def ask_grey_text(draft: Draft) -> Question | None:
+    """As in "What does the grey text say?": the distractors are the bright signs and things around it."""
+    if draft.grey is None:
+        return None
+    text = phrase(draft.rng, draft.split, "grey_text")
+    return Question(text, draft.grey.text, "grey_text", (draft.grey.box,), tuple(draft.loud))
+
+
+def _row_word(row: Row) -> str:
+    return "item" if row.word in GOODS else "name"
+
+
+def _inverse_lookup(draft: Draft, row: Row, column: str) -> str:
+    """A row by its value, as in "Which item costs 3.40?"."""
+    value = row.values[column].text
+    if column == "price":
+        return phrase(draft.rng, draft.split, "which_costs", n=value)
+    return phrase(draft.rng, draft.split, "which_has", k=_row_word(row), v=column, n=value)
+
+
+def _forward_lookup(draft: Draft, row: Row, column: str) -> str:
+    """As in "What does the tea cost?", "What is the age of Anna?", "What is the total?"."""
+    if row.word == "total":
+        return phrase(draft.rng, draft.split, "total", d=draft.page)
+    if column == "price":
+        return phrase(draft.rng, draft.split, "price", g=row.word)
+    return phrase(draft.rng, draft.split, "value_of", v=column, g=row.word)
+
+
+def ask_lookup(draft: Draft) -> Question | None:
+    """Look up a value by its row, or a row by its value: label, value, and the header if there is one."""
+    if not draft.rows:
+        return None
+    row = draft.rng.choice(draft.rows)
+    column = draft.rng.choice(sorted(row.values))
+    value = row.values[column]
+    inverse = row.word != "total" and draft.rng.random() < 0.25
+    text = (_inverse_lookup if inverse else _forward_lookup)(draft, row, column)
+    header = (draft.headers[column].box,) if column in draft.headers else ()
+    rest = tuple(
+        e.box for r in draft.rows for e in (r.label, *r.values.values()) if e not in (row.label, value)
+    )
+    answer = row.word if inverse else value.text
+    return Question(text, answer, "lookup", (row.label.box, value.box, *header), rest)
+
+
+def ask_exists_row(draft: Draft) -> Question | None:
+    """As in "Is there tea on the receipt?": yes or no by the toss of a coin."""
+    rng = draft.rng
+    goods = [r for r in draft.rows if r.word in GOODS]
+    if not goods:
+        return None
+    labels = tuple(r.label.box for r in draft.rows)
+    if rng.random() < 0.5:
+        row = rng.choice(goods)
+        text = phrase(rng, draft.split, "exists_row", g=row.word, d=draft.page)
+        return Question(
+            text, "yes", "exists", (row.label.box,), tuple(b for b in labels if b != row.label.box)
+        )
+    here = {r.word for r in goods}
+    absent = rng.choice([g for g in GOODS if g not in here])
+    return Question(
+        phrase(rng, draft.split, "exists_row", g=absent, d=draft.page), "no", "exists", (), labels
+    )
+
+
+def _chart_extreme(draft: Draft) -> Question | None:
+    """As in "Which month is highest?": every bar is compared, one label is read."""
+    high = draft.rng.random() < 0.6
+    ordered = sorted(draft.bars, key=lambda b: b.value, reverse=high)
+    span = max(b.value for b in draft.bars)
+    if abs(ordered[0].value - ordered[1].value) < 0.06 * span:
+        return None
+    bar = ordered[0]
+    text = phrase(draft.rng, draft.split, "extreme", l=draft.bar_noun, s=HEIGHTS[high])
+    evidence = (bar.label.box, *(b.element.box for b in ordered))
+    return Question(text, bar.word, "chart", evidence, tuple(b.label.box for b in ordered[1:]))
+
+
+def _chart_value(draft: Draft, bar: Bar) -> Question:
+    text = phrase(draft.rng, draft.split, "bar_value", b=bar.word)
+    rest = tuple(b.element.box for b in draft.bars if b is not bar)
+    return Question(text, str(bar.value), "chart", (bar.label.box, bar.element.box, *bar.scale), rest)
+
+
+def _chart_inverse(draft: Draft, bar: Bar) -> Question | None:
+    if sum(b.value == bar.value for b in draft.bars) > 1:
+        return None
+    text = phrase(draft.rng, draft.split, "which_bar", l=draft.bar_noun, n=str(bar.value))
+    rest = tuple(b.element.box for b in draft.bars if b is not bar)
+    return Question(text, bar.word, "chart", (bar.label.box, bar.element.box, *bar.scale), rest)
+
+
+def ask_chart(draft: Draft) -> Question | None:
+    """Read a bar chart: the highest or lowest bar, the value of a bar, the bar of a value."""
+    if not draft.bars:
+        return None
+    bar, way = draft.rng.choice(draft.bars), draft.rng.random()
+    if way < 0.4:
+        return _chart_extreme(draft)
+    return _chart_value(draft, bar) if way < 0.8 else _chart_inverse(draft, bar)

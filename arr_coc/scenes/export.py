@@ -1,0 +1,114 @@
+"""Scenes as files: PNG images, questions as JSONL or Parquet, and the elements as COCO boxes."""
+
+import json
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from .drawing import draw_scene
+from .making import make_scene
+from .types import Box, Scene
+
+FORMATS = ("jsonl", "parquet")
+# COCO categories: every thing by its name would hide what a text or a bar is.
+CATEGORIES = {"thing": 1, "text": 2, "bar": 3}
+
+
+def _xywh(box: Box) -> list[int]:
+    """A box as COCO writes it: x, y, width, height."""
+    return [box[0], box[1], box[2] - box[0], box[3] - box[1]]
+
+
+def question_rows(scene: Scene, file_name: str) -> Iterator[dict[str, Any]]:
+    """One flat record per question; boxes as [x, y, width, height]."""
+    for number, question in enumerate(scene.questions):
+        yield {
+            "id": f"{scene.split}-{scene.seed}-{number}",
+            "image": file_name,
+            "width": scene.width,
+            "height": scene.height,
+            "split": scene.split,
+            "seed": scene.seed,
+            "layout": scene.layout,
+            "difficulty": scene.difficulty,
+            "family": question.family,
+            "question": question.text,
+            "answer": question.answer,
+            "evidence": [_xywh(b) for b in question.evidence],
+            "distractors": [_xywh(b) for b in question.distractors],
+        }
+
+
+def coco_annotations(scene: Scene, image_id: int, first_id: int) -> list[dict[str, Any]]:
+    """The scene's elements as COCO annotations, numbered from `first_id`."""
+    return [
+        {
+            "id": first_id + k,
+            "image_id": image_id,
+            "category_id": CATEGORIES[element.kind],
+            "bbox": _xywh(element.box),
+            "area": _xywh(element.box)[2] * _xywh(element.box)[3],
+            "iscrowd": 0,
+            "attributes": {"name": element.name, "colour": element.colour, "text": element.text},
+        }
+        for k, element in enumerate(scene.elements)
+    ]
+
+
+def _write_jsonl(rows: list[dict[str, Any]], path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _parquet_writer() -> Callable[[list[dict[str, Any]], Path], None]:
+    """A writer of Parquet files, asked for before anything is drawn: a missing pyarrow costs no work."""
+    try:
+        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ValueError(
+            "Parquet needs pyarrow: pip install pyarrow, or export with format 'jsonl'"
+        ) from error
+
+    def write(rows: list[dict[str, Any]], path: Path) -> None:
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+    return write
+
+
+def export(
+    out_dir: str | Path,
+    split: str = "train",
+    count: int = 100,
+    first_seed: int = 0,
+    format: str = "jsonl",
+    size: tuple[int, int] | None = None,
+    difficulty: str | None = None,
+) -> dict[str, int]:
+    """Write `count` scenes under `out_dir` and return how many images, questions and boxes there are.
+
+    Files: images/SPLIT-SEED.png, questions.jsonl or questions.parquet, annotations.json (COCO).
+    """
+    if format not in FORMATS:
+        raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
+    if count < 1:
+        raise ValueError(f"count is {count}: export at least one scene")
+    write = _parquet_writer() if format == "parquet" else _write_jsonl
+    folder = Path(out_dir)
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
+    boxes: list[dict[str, Any]] = []
+    for image_id, seed in enumerate(range(first_seed, first_seed + count), start=1):
+        scene = make_scene(seed, split, size, difficulty)
+        name = f"images/{split}-{seed}.png"
+        Image.fromarray(draw_scene(scene)).save(folder / name)
+        images.append({"id": image_id, "file_name": name, "width": scene.width, "height": scene.height})
+        boxes += coco_annotations(scene, image_id, len(boxes) + 1)
+        rows += question_rows(scene, name)
+    write(rows, folder / f"questions.{format}")
+    categories = [{"id": number, "name": name} for name, number in CATEGORIES.items()]
+    coco = {"images": images, "annotations": boxes, "categories": categories}
+    (folder / "annotations.json").write_text(json.dumps(coco), encoding="utf-8")
+    return {"images": len(images), "questions": len(rows), "boxes": len(boxes)}

@@ -1,0 +1,87 @@
+"""Masks of the things: pictograms from the font, shapes from polygons; one large master each, scaled down."""
+
+from functools import cache, lru_cache
+from math import cos, pi, sin
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from .fonts import FULL, load_font, trim
+from .names import PICTOGRAMS, SHAPES
+
+_MASTER = 256
+# Outline drawings vanish at 20 px; a stroke (in pixels of the master) keeps them readable.
+_STROKES = {
+    **{"snowman": 2, "cup": 5, "moon": 8, "lightning": 9, "key": 6, "sword": 6, "scale": 5, "house": 5},
+    **{"cat": 3, "cow": 3, "monkey": 3, "pencil": 4, "envelope": 3, "trident": 1, "coin": 3, "leaf": 3},
+    **{"snowflake": 3, "keyboard": 2, "flask": 2, "scissors": 4},
+}
+
+
+def _ring_points(corners: int, turn: float, inner: float = 1.0) -> list[tuple[float, float]]:
+    """Corners on a circle of the master, every second one at `inner` of the radius; `turn` in turns."""
+    half = _MASTER / 2
+    radii = [half * (inner if k % 2 else 1.0) for k in range(corners)]
+    angles = [2 * pi * (k / corners + turn) for k in range(corners)]
+    return [(half + r * cos(a), half + r * sin(a)) for r, a in zip(radii, angles, strict=True)]
+
+
+def _heart_points() -> list[tuple[float, float]]:
+    angles = [2 * pi * k / 90 for k in range(90)]
+    points = [(16 * sin(a) ** 3, 13 * cos(a) - 5 * cos(2 * a) - 2 * cos(3 * a) - cos(4 * a)) for a in angles]
+    return [(128 + 7.6 * x, 116 - 7.6 * y) for x, y in points]
+
+
+def _draw_shape(name: str) -> Image.Image:
+    image = Image.new("L", (_MASTER, _MASTER))
+    pen = ImageDraw.Draw(image)
+    end = _MASTER - 1
+    if name in ("circle", "ring"):
+        pen.ellipse((0, 0, end, end), fill=255)
+        if name == "ring":
+            pen.ellipse((60, 60, end - 60, end - 60), fill=0)
+    elif name == "cross":
+        pen.rectangle((88, 0, 167, end), fill=255)
+        pen.rectangle((0, 88, end, 167), fill=255)
+    else:
+        points = {
+            "square": [(0.0, 0.0), (end, 0.0), (end, end), (0.0, end)],
+            "triangle": [(128.0, 12.0), (end, 236.0), (0.0, 236.0)],
+            "star": _ring_points(10, -0.25, 0.42),
+            "diamond": [(128.0, 0.0), (218.0, 128.0), (128.0, end), (38.0, 128.0)],
+            "hexagon": _ring_points(6, 0.0),
+            "heart": _heart_points(),
+        }[name]
+        pen.polygon(points, fill=255)
+    return image
+
+
+def _draw_pictogram(name: str) -> Image.Image:
+    image = Image.new("L", (4 * _MASTER, 3 * _MASTER))
+    ImageDraw.Draw(image).text(
+        (2 * _MASTER, 2 * _MASTER),
+        PICTOGRAMS[name],
+        fill=255,
+        font=load_font("sans", _MASTER),
+        anchor="ms",
+        stroke_width=_STROKES.get(name, 0),
+    )
+    return image
+
+
+@cache
+def _master(name: str) -> Image.Image:
+    image = _draw_shape(name) if name in SHAPES else _draw_pictogram(name)
+    return Image.fromarray(np.ascontiguousarray(trim(np.asarray(image), 128)[0]))
+
+
+@lru_cache(maxsize=4096)
+def thing_mask(name: str, px: int) -> np.ndarray:
+    """Mask [h, w, 1] int16 in 0..FULL of the thing `name`, its longer side `px` pixels."""
+    master = _master(name)
+    scale = px / max(master.size)
+    size = (max(1, round(master.width * scale)), max(1, round(master.height * scale)))
+    ink = np.asarray(master.resize(size, Image.Resampling.BOX)).astype(np.int32)
+    # Thin lines lose ink when they are scaled down: a little gain gives it back.
+    ink = np.minimum(ink * (5 if px < 40 else 4) // 4, 255)
+    return ((ink * FULL + 127) // 255).astype(np.int16)[:, :, None]
