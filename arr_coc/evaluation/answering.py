@@ -52,8 +52,12 @@ class Answerer:
             self._tables[height, width] = grid_tables(self.model, height, width, self.device)
         return self._tables[height, width]
 
-    def answer(self, rows: Sequence[Row], cells_per_batch: int = 8192) -> list[list[str]]:
-        """Answers in the order of rows and questions. Rows with the same size and cell count run together."""
+    def answer(self, rows: Sequence[Row], cells_per_batch: int = 0) -> list[list[str]]:
+        """Answers in the order of rows and questions. Rows with the same size and cell count run together.
+
+        `cells_per_batch` bounds the memory; 0 takes what suits the device.
+        """
+        cells_per_batch = cells_per_batch or (65_536 if self.device.type == "cuda" else 2048)
         groups: dict[tuple[int, ...], list[int]] = {}
         for number, row in enumerate(rows):
             kept = -1 if row.cells is None else len(row.cells)

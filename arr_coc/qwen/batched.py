@@ -50,23 +50,15 @@ class Seen:
 def grid_tables(model: Any, height: int, width: int, device: torch.device | str) -> GridTables:
     """Tables for a grid of `height` x `width` cells."""
     visual = model.model.visual
-    grid = torch.tensor([[1, height * MERGE, width * MERGE]])
+    grid = torch.tensor([[1, height * MERGE, width * MERGE]], device=device)
     taps, weights = get_vision_interpolation_indices_and_weights(
         grid, visual.num_grid_per_side, mode="bilinear", align_corners=True, spatial_merge_size=MERGE
     )
     positions = get_vision_position_ids(grid, MERGE)
-    cos, sin = visual.rotary_pos_emb.cpu()(torch.zeros(1), positions)
-    visual.rotary_pos_emb.to(device)
+    cos, sin = visual.rotary_pos_emb(positions, positions)
     half = cos.shape[-1] // 2
-    cells = height * width
-    return GridTables(
-        height,
-        width,
-        taps.to(device),
-        weights.to(device),
-        cos[:, :half].reshape(cells, -1).to(device),
-        sin[:, :half].reshape(cells, -1).to(device),
-    )
+    cos, sin = (y[:, :half].reshape(height * width, -1) for y in (cos, sin))
+    return GridTables(height, width, taps, weights, cos, sin)
 
 
 def patchify(images_BHWC: Tensor, dtype: torch.dtype) -> Tensor:
@@ -145,7 +137,8 @@ def text_start(grid: tuple[int, int], lead: int) -> int:
 def rotary_tables(model: Any, positions_3BL: Tensor) -> tuple[Tensor, Tensor]:
     """Half-head M-RoPE tables [B, L, f] in float32."""
     rotary = model.model.language_model.rotary_emb
-    cos, sin = rotary(torch.zeros(1, device=positions_3BL.device), positions_3BL)
+    like = torch.zeros(1, device=positions_3BL.device)  # says dtype and device
+    cos, sin = rotary(like, positions_3BL)
     half = cos.shape[-1] // 2
     return cos[..., :half].contiguous(), sin[..., :half].contiguous()
 

@@ -124,7 +124,7 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
     )
     clock.start()
 
-    first, images, noted = step, 0, time.monotonic()
+    first, images, waited, noted = step, 0, 0.0, time.monotonic()
     saved = evaluated = noted
     while waiting is not None and clock.progress(step) < 1.0:
         batch = {name: value.to(device, non_blocking=True) for name, value in waiting.items()}
@@ -134,15 +134,18 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
             images += len(batch["images"])
         now = time.monotonic()
         if now - noted > 5:
-            log_step(report, step, found, images / (now - noted), clock, first, config)
-            images, noted = 0, now
+            pace = {"images_per_second": images / (now - noted), "starved": waited / (now - noted)}
+            log_step(report, step, found, pace, clock, first, config)
+            images, waited, noted = 0, 0.0, now
         if config.evaluate_every and now - evaluated > config.evaluate_every:
             evaluate_now(judge, held, step, report)
             evaluated = time.monotonic()
         if now - saved > config.checkpoint_every:
             save(learner, places, step, config)
             saved = time.monotonic()
+        now = time.monotonic()
         waiting = next(stream, None)
+        waited += time.monotonic() - now
     save(learner, places, step, config)
     return evaluate_now(judge, held, step, report)
 
@@ -181,14 +184,21 @@ def restore(learner: Learner, checkpoint: Path) -> None:
 
 
 def log_step(
-    report: Report, step: int, found: Losses, pace: float, clock: Clock, first: int, config: MiniTrainConfig
+    report: Report,
+    step: int,
+    found: Losses,
+    pace: dict[str, float],
+    clock: Clock,
+    first: int,
+    config: MiniTrainConfig,
 ) -> None:
-    """One line about where the run stands."""
+    """One line about where the run stands; `starved` is the share of time spent waiting for images."""
     progress, left = clock.progress(step), clock.seconds_left(step, first)
     answers, dense, right = float(found.answers), float(found.dense), float(found.right)
     report(
         f"step {step}  {progress:4.0%}  answers {answers:.3f} ({right:.1%} of tokens)  dense {dense:.3f}  "
-        f"{pace:.0f} images/s  left {left // 60:.0f}:{left % 60:02.0f}",
+        f"{pace['images_per_second']:.0f} images/s ({pace['starved']:.0%} waiting)  "
+        f"left {left // 60:.0f}:{left % 60:02.0f}",
         step=step,
         progress=round(progress, 4),
         answers=answers,
@@ -196,7 +206,7 @@ def log_step(
         token_accuracy=right,
         rate=config.rate(step, progress),
         crowd=config.crowd(progress),
-        images_per_second=round(pace, 1),
+        **pace,
     )
 
 

@@ -32,6 +32,11 @@ class MiniTrainConfig:
         (1024, 1024, 0.10),
     )
     """(width, height, share) in px; a batch has one size."""
+    early_sizes: tuple[tuple[int, int, float], ...] = ((256, 256, 0.6), (384, 384, 0.2), (512, 512, 0.2))
+    """Sizes until the curriculum starts: small images of one or two things make many cheap steps. (): as later."""
+    focus: tuple[str, ...] = ()
+    """Families that need more practice: `focus_share` of the scenes ask these alone."""
+    focus_share: float = 0.0
     cells_per_batch: int = 65_536
     """Visual tokens of a dense batch: 256 images at 512 px."""
     max_images: int = 384
@@ -68,7 +73,7 @@ class MiniTrainConfig:
     """Vision and text layers."""
 
     def __post_init__(self) -> None:
-        for width, height, share in self.sizes:
+        for width, height, share in (*self.sizes, *self.early_sizes):
             if width % CELL or height % CELL or share < 0:
                 raise ValueError(f"sizes: {width}x{height} must be multiples of {CELL} px, with a share of 0 or more")
         if not all(0 < share <= 1 for share in self.sparse_shares):
@@ -80,6 +85,10 @@ class MiniTrainConfig:
         start, full = self.curriculum
         if not 0 <= start <= full <= 1:
             raise ValueError(f"curriculum: {self.curriculum} must hold 0 <= start <= full <= 1")
+
+    def sizes_at(self, progress: float) -> tuple[tuple[int, int, float], ...]:
+        """The sizes to draw from at `progress` (0 to 1) of the run."""
+        return self.early_sizes if self.early_sizes and progress < self.curriculum[0] else self.sizes
 
     def crowd(self, progress: float) -> float:
         """How full scenes are, 0 to 1, at `progress` (0 to 1) of the run."""

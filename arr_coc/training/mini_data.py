@@ -40,25 +40,29 @@ class MiniBatches(Dataset[Batch]):
     def __getitem__(self, index: int) -> Batch:
         config = self.config
         rng = np.random.default_rng([config.seed, index])
-        shares = np.array([share for _, _, share in config.sizes])
-        width, height, _ = config.sizes[int(rng.choice(len(shares), p=shares / shares.sum()))]
-        images = config.batch_images(width, height)
         progress = index * len(USES) / config.steps if self.progress is None else float(self.progress.value)
+        sizes = config.sizes_at(progress)
+        shares = np.array([share for _, _, share in sizes])
+        width, height, _ = sizes[int(rng.choice(len(shares), p=shares / shares.sum()))]
+        images = config.batch_images(width, height)
         grid = (height // CELL, width // CELL)
         budget = max(1, round(float(rng.choice(config.sparse_shares)) * grid[0] * grid[1]))
         batch = _Builder(self.config, self.turns, images, grid, budget)
         first = (config.seed * 1_000_003 + index) * SEEDS_PER_BATCH
         for row in range(images):
-            scene, pixels = _scene(first + row, (width, height), config.crowd(progress))
+            families = config.focus if rng.random() < config.focus_share else None
+            scene, pixels = _scene(first + row, (width, height), config.crowd(progress), families)
             batch.add(row, scene, pixels, rng, config.list_share(progress))
         return batch.tensors()
 
 
-def _scene(seed: int, size: tuple[int, int], crowd: float) -> tuple[Scene, np.ndarray]:
+def _scene(
+    seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None
+) -> tuple[Scene, np.ndarray]:
     """Scene and pixels; the next seed where one fails, for a single scene must not end a run of millions."""
     for attempt in range(5):
         try:
-            scene = make_scene(seed + attempt * SEEDS_PER_BATCH // 2, "train", size, crowd=crowd)
+            scene = make_scene(seed + attempt * SEEDS_PER_BATCH // 2, "train", size, None, crowd, families)
             return scene, draw_scene(scene)
         except Exception as error:
             warnings.warn(f"scene {seed} at {size} was left out: {error!r}", stacklevel=2)

@@ -37,16 +37,20 @@ class PackedText:
         )
 
     def trimmed(self, multiple: int = 16) -> "PackedText":
-        """Without columns that are padding in every row; the width stays a multiple of `multiple`."""
-        used = int((self.turns_BT >= 0).any(0).sum())
-        width = min(self.ids_BT.shape[1], max(multiple, -(-used // multiple) * multiple))
+        """Without columns that are padding in every row; widths stay multiples of `multiple`."""
+        text = _width(self.turns_BT != -1, multiple)
+        answers = _width(self.labels_BA != IGNORE, multiple)
         return PackedText(
-            self.ids_BT[:, :width],
-            self.turns_BT[:, :width],
-            self.offsets_BT[:, :width],
-            self.sources_BA,
-            self.labels_BA,
+            self.ids_BT[:, :text],
+            self.turns_BT[:, :text],
+            self.offsets_BT[:, :text],
+            self.sources_BA[:, :answers],
+            self.labels_BA[:, :answers],
         )
+
+
+def _width(used_BX: np.ndarray, multiple: int) -> int:
+    return max(1, -(-int(used_BX.any(0).sum()) // multiple)) * multiple
 
 
 def pack_row(packed: PackedText, row: int, questions: Sequence[Question], turns: Turns) -> list[Question]:
