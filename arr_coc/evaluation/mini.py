@@ -1,6 +1,6 @@
 """Evaluation of mini: how well it reads scenes, dense and sparse, and how well it guesses without them.
 
-    python -m arr_coc.evaluation.mini --model arr_coc/models/mini --questions 500 --out results/mini.json
+python -m arr_coc.evaluation.mini --model arr_coc/models/mini --questions 500 --out results/mini.json
 """
 
 import argparse
@@ -74,11 +74,14 @@ def blind_rows(asked: Sequence[Asked]) -> list[Row]:
 def shuffled_rows(asked: Sequence[Asked]) -> list[Row]:
     """The image of another scene of the same size and layout kind at random."""
     return [
-        Row(asked[(n + 1) % len(asked)].image, tuple(q.text for q in a.questions)) for n, a in enumerate(asked)
+        Row(asked[(n + 1) % len(asked)].image, tuple(q.text for q in a.questions))
+        for n, a in enumerate(asked)
     ]
 
 
-def outcomes(answerer: Answerer, asked: Sequence[Asked], make_rows: Callable[..., list[Row]]) -> list[Outcome]:
+def outcomes(
+    answerer: Answerer, asked: Sequence[Asked], make_rows: Callable[..., list[Row]]
+) -> list[Outcome]:
     """Ask everything and pair the answers with what was expected."""
     answers = [text for row in answerer.answer(make_rows(asked)) for text in row]
     expected = [(n, a.scene, q) for n, a in enumerate(asked) for q in a.questions]
@@ -93,10 +96,12 @@ def reading_summary(found: Sequence[Outcome]) -> dict[str, object]:
     return summary([o for o in found if o.family in READING])
 
 
-def evaluate(answerer: Answerer, questions: int, log: Callable[[str], None] = print) -> dict[str, Any]:
-    """The whole report: see `results/mini.json`."""
+def evaluate(
+    answerer: Answerer, questions: int, log: Callable[[str], None] = print, size: int = 512
+) -> dict[str, Any]:
+    """The whole report (`results/mini.json`), on images of `size` px and, for `px1024`, of twice that."""
     started = time.perf_counter()
-    seen = ask_about("seen", questions, (512, 512))
+    seen = ask_about("seen", questions, (size, size))
     dense = outcomes(answerer, seen, dense_rows)
     report: dict[str, Any] = {
         "overall": summary(dense) | {"majority": majority(dense)},
@@ -109,14 +114,16 @@ def evaluate(answerer: Answerer, questions: int, log: Callable[[str], None] = pr
         ("sparse25", seen, sparse_rows),
         ("blind", seen, blind_rows),
         ("shuffled", seen, shuffled_rows),
-        ("unseen", ask_about("unseen", questions, (512, 512)), dense_rows),
-        ("px1024", ask_about("seen", max(1, questions // 4), (1024, 1024)), dense_rows),
+        ("unseen", ask_about("unseen", questions, (size, size)), dense_rows),
+        ("px1024", ask_about("seen", max(1, questions // 4), (2 * size, 2 * size)), dense_rows),
     ]
     for name, asked, make_rows in runs:
         found = outcomes(answerer, asked, make_rows)
         report[name] = summary(found) | {"families": by_group(found, "family")}
         log(f"{name:13s} {summary(found)}")
-    report["sparse25"]["of_dense"] = round(report["sparse25"]["accuracy"] / max(1e-9, report["overall"]["accuracy"]), 4)
+    report["sparse25"]["of_dense"] = round(
+        report["sparse25"]["accuracy"] / max(1e-9, report["overall"]["accuracy"]), 4
+    )
     report["seconds"] = round(time.perf_counter() - started, 1)
     return report
 
@@ -126,7 +133,9 @@ def load_answerer(folder: Path, device: str, dtype: torch.dtype) -> Answerer:
     from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} holds no model: give a folder with config.json and weights (see `arr-coc train mini`)")
+        raise ValueError(
+            f"{folder} holds no model: give a folder with config.json and weights (see `arr-coc train mini`)"
+        )
     model = Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).to(device).eval()
     return Answerer(model, AutoTokenizer.from_pretrained(folder), dtype)
 

@@ -143,13 +143,15 @@ def rotary_tables(model: Any, positions_3BL: Tensor) -> tuple[Tensor, Tensor]:
     return cos[..., :half].contiguous(), sin[..., :half].contiguous()
 
 
-def run_prefix(model: Any, seen: Seen, lead_ids: Tensor, end_id: int, kernels: Kernels = EAGER) -> PrefixCache:
+def run_prefix(
+    model: Any, seen: Seen, lead_ids: Tensor, end_id: int, kernels: Kernels = EAGER
+) -> PrefixCache:
     """Run lead, image and end mark through the decoder; the keys and values are all that the text needs.
 
     `lead_ids` are the tokens before the image. DeepStack level i is added after decoder layer i.
     """
     language = model.model.language_model
-    batch, kept, _ = seen.merged_BKD.shape
+    batch = seen.merged_BKD.shape[0]
     dtype = seen.merged_BKD.dtype
     ids = torch.cat([lead_ids, lead_ids.new_tensor([end_id])])
     words = language.embed_tokens(ids).expand(batch, -1, -1)

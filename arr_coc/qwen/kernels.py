@@ -62,7 +62,7 @@ def vision_rest(x_TD: Tensor, attended_TD: Tensor, weights: Weights, dtype: torc
 
 
 def merge(x_C4D: Tensor, weights: Weights, dtype: torch.dtype) -> Tensor:
-    """Patch merger: four patches become one visual token. A norm as wide as the window comes after joining."""
+    """Patch merger: four patches become one visual token. A norm of the window's width follows joining."""
     norm_w, norm_b, first_w, first_b, second_w, second_b = weights
     if norm_w.shape[0] == first_w.shape[1]:
         x = F.layer_norm(x_C4D.flatten(1), (norm_w.shape[0],), norm_w, norm_b, 1e-6)
@@ -75,7 +75,7 @@ def merge(x_C4D: Tensor, weights: Weights, dtype: torch.dtype) -> Tensor:
 def text_qkv(
     x_TD: Tensor, cos_Tf: Tensor, sin_Tf: Tensor, weights: Weights, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Norm, projections, head norms and rotation of one decoder layer. Key and value are repeated to H heads."""
+    """Norm, projections, head norms and rotation of a decoder layer. Key and value repeat to H heads."""
     norm_w, q_w, k_w, v_w, q_norm, k_norm = weights
     x = rms_norm(x_TD, norm_w)
     head = q_norm.shape[0]
@@ -89,7 +89,7 @@ def text_qkv(
 
 
 def text_rest(x_TD: Tensor, attended_TD: Tensor, weights: Weights, dtype: torch.dtype) -> Tensor:
-    """The second half of a decoder layer: output projection, then the gated MLP, both with their residuals."""
+    """The second half of a decoder layer: output projection, then the gated MLP, each with its residual."""
     o_w, norm_w, gate_w, up_w, down_w = weights
     x = x_TD + linear(attended_TD, o_w, None, dtype)
     h = rms_norm(x, norm_w)

@@ -1,8 +1,9 @@
 """Questions and answers as tokens, in the one layout that training, evaluation and the chat template share.
 
-    <|im_start|>user\\n<|vision_start|> IMAGE <|vision_end|>QUESTION<|im_end|>\\n<|im_start|>assistant\\nANSWER<|im_end|>
+    <|im_start|>user\\n<|vision_start|> IMAGE <|vision_end|>
+    QUESTION<|im_end|>\\n<|im_start|>assistant\\nANSWER<|im_end|>
 
-Everything up to <|vision_end|> is the prefix of `qwen.batched`; the rest is a turn.
+The first line is the prefix of `qwen.batched`, the second a turn; nothing stands between them.
 """
 
 from functools import lru_cache

@@ -1,8 +1,8 @@
 """Checkpoints that are complete or absent.
 
-A checkpoint is a folder `step-00001234` with safetensors files, `state.json`, and `manifest.json` that holds the
-sha256 of each. It is written under a temporary name, synced to disk and renamed; the newest complete one is
-found again. No pickle anywhere, so a checkpoint can be read without trusting whoever wrote it.
+A checkpoint is a folder `step-00001234` with safetensors files, `state.json`, and `manifest.json` that holds
+the sha256 of each. It is written under a temporary name, synced to disk and renamed; the newest complete one
+is found again. No pickle anywhere, so a checkpoint can be read without trusting whoever wrote it.
 """
 
 import hashlib
@@ -23,14 +23,17 @@ STATE = "state.json"
 def save_checkpoint(
     folder: Path, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], keep: int = 2
 ) -> Path:
-    """Write `tensors` (file name without ending -> named tensors) and `state`; keep the newest `keep` checkpoints."""
+    """Write `tensors` (file name without ending -> named tensors) and `state`; older ones than `keep` go."""
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
     work = folder / f".tmp-{os.getpid()}-{step:08d}"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     for name, group in tensors.items():
-        save_file({key: value.detach().cpu().contiguous() for key, value in group.items()}, work / f"{name}.safetensors")
+        save_file(
+            {key: value.detach().cpu().contiguous() for key, value in group.items()},
+            work / f"{name}.safetensors",
+        )
     (work / STATE).write_text(json.dumps(state, indent=2) + "\n")
     manifest = {path.name: sha256(path) for path in sorted(work.iterdir())}
     (work / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
@@ -57,14 +60,20 @@ def is_complete(checkpoint: Path) -> bool:
     """Whether every file of the manifest is there and unharmed."""
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_text())
-        return bool(manifest) and all(sha256(checkpoint / name) == digest for name, digest in manifest.items())
+        return bool(manifest) and all(
+            sha256(checkpoint / name) == digest for name, digest in manifest.items()
+        )
     except (OSError, ValueError):
         return False
 
 
-def load_checkpoint(checkpoint: Path, device: torch.device | str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+def load_checkpoint(
+    checkpoint: Path, device: torch.device | str
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """(tensors by file, state), as given to `save_checkpoint`."""
-    tensors = {path.stem: load_file(path, device=str(device)) for path in sorted(checkpoint.glob("*.safetensors"))}
+    tensors = {
+        path.stem: load_file(path, device=str(device)) for path in sorted(checkpoint.glob("*.safetensors"))
+    }
     return tensors, json.loads((checkpoint / STATE).read_text())
 
 
@@ -77,7 +86,9 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor]
+) -> None:
     """Put back what `optimizer_tensors` took out."""
     for parameter, name in names.items():
         prefix = f"{name}/"

@@ -1,8 +1,8 @@
 """Questions of training alone: list everything in an image.
 
 One long answer about the whole image teaches where things are long before single answers do (without it the
-loss stays at the answer prior), and letters come with the texts. The list of things is worded as the scenes' own
-descriptions are.
+loss stays at the answer prior), and letters come with the texts. The list of things is worded as the
+scenes' own descriptions are.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ MOST_LETTERS = 60
 
 
 def list_question(scene: Scene, rng: np.random.Generator) -> Question | None:
-    """A question for all things with their colours, or for all texts as drawn; None where there are too many."""
+    """A question for all things with their colours, or for all texts as drawn; None if there are too many."""
     things = [e for e in scene.elements if e.kind == "thing"]
     texts = [e for e in scene.elements if e.kind == "text"]
     if sum(len(e.text) + 2 for e in texts) > MOST_LETTERS:
@@ -32,12 +32,14 @@ def list_question(scene: Scene, rng: np.random.Generator) -> Question | None:
     return None
 
 
-def _question(wordings: tuple[str, ...], answer: str, listed: list[Element], rng: np.random.Generator) -> Question:
+def _question(
+    wordings: tuple[str, ...], answer: str, listed: list[Element], rng: np.random.Generator
+) -> Question:
     text = wordings[int(rng.integers(len(wordings)))]
     return Question(text, answer, "describe", tuple(e.box for e in listed), ())
 
 
 def _reading_order(elements: list[Element], height: int) -> list[Element]:
-    """Four bands from top to bottom, inside a band from left to right: the order of the scenes' descriptions."""
+    """Four bands from top to bottom, inside a band from left to right, as the scenes' descriptions do."""
     band = height / 4
     return sorted(elements, key=lambda e: (int((e.box[1] + e.box[3]) / 2 // band), e.box[0]))

@@ -3,14 +3,13 @@
     python -m arr_coc.training.mini --out runs/mini --seconds 540
     python -m arr_coc.training.mini --out runs/more --seconds 540 --init-from runs/mini --config warm.json
 
-`--out` receives the weights (bfloat16 shards) and `metrics.jsonl`; `--checkpoints` the full state, from which the
-same command goes on exactly where it stopped.
+`--out` receives the weights (bfloat16 shards) and `metrics.jsonl`; `--checkpoints` the full state, from which
+the same command goes on exactly where it stopped.
 """
 
 import argparse
 import dataclasses
 import json
-import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +33,8 @@ from arr_coc.training.checkpoints import (
 from arr_coc.training.mini_config import MiniTrainConfig, read_config
 from arr_coc.training.mini_data import USES, MiniBatches, batch_stream
 from arr_coc.training.mini_model import count_parameters, mini_config, new_model
-from arr_coc.training.mini_step import Learner, Losses
+from arr_coc.training.mini_step import Learner
+from arr_coc.training.progress import Clock, Report, log_step
 from arr_coc.training.shards import export_weights, load_weights
 
 ASSETS = Path(__file__).parents[1] / "models" / "mini"
@@ -49,47 +49,6 @@ class Places:
     checkpoints: Path
     assets: Path = ASSETS
     init_from: Path | None = None
-
-
-class Clock:
-    """Where a run stands: by its steps, or by the time it was given."""
-
-    def __init__(self, config: MiniTrainConfig, launched: float) -> None:
-        self.config = config
-        self.started = time.monotonic()
-        self.ends = launched + config.seconds
-        self.shared: Any = multiprocessing.Value("d", 0.0) if config.seconds else None
-
-    def start(self) -> None:
-        """Progress counts from here: compiling is over."""
-        self.started = time.monotonic()
-
-    def progress(self, step: int) -> float:
-        """0 at the first step, 1 at the end; also told to the data workers."""
-        if not self.config.seconds:
-            return step / self.config.steps
-        self.shared.value = (time.monotonic() - self.started) / max(1.0, self.ends - self.started)
-        return float(self.shared.value)
-
-    def seconds_left(self, step: int, first: int) -> float:
-        """Time to the end, estimated from the pace so far where the plan is in steps."""
-        if self.config.seconds:
-            return self.ends - time.monotonic()
-        pace = (time.monotonic() - self.started) / max(1, step - first)
-        return pace * (self.config.steps - step)
-
-
-class Report:
-    """Metrics as JSON lines in a file and as short lines for people."""
-
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path, self._say = folder / "metrics.jsonl", say
-
-    def __call__(self, line: str, **values: Any) -> None:
-        self._say(line)
-        with self._path.open("a") as file:
-            file.write(json.dumps(values) + "\n")
 
 
 def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -133,7 +92,7 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
             step += 1
             images += len(batch["images"])
         now = time.monotonic()
-        if now - noted > 5:
+        if now - noted > config.log_every:
             pace = {"images_per_second": images / (now - noted), "starved": waited / (now - noted)}
             log_step(report, step, found, pace, clock, first, config)
             images, waited, noted = 0, 0.0, now
@@ -150,7 +109,9 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
     return evaluate_now(judge, held, step, report)
 
 
-def make_learner(config: MiniTrainConfig, places: Places, tokenizer: Any, turns: Turns, device: torch.device) -> Learner:
+def make_learner(
+    config: MiniTrainConfig, places: Places, tokenizer: Any, turns: Turns, device: torch.device
+) -> Learner:
     """A learner with fresh weights, or with those of `places.init_from` and a new optimizer."""
     model = new_model(mini_config(tokenizer.get_vocab(), config.hidden, config.layers), config.seed)
     if places.init_from:
@@ -176,38 +137,11 @@ def save(learner: Learner, places: Places, step: int, config: MiniTrainConfig) -
 
 
 def restore(learner: Learner, checkpoint: Path) -> None:
-    """Put a full checkpoint back. Random numbers need no state: data depend on the seed and the step alone."""
+    """Put a full checkpoint back. Random numbers have no state: data depend on seed and step alone."""
     groups, _ = load_checkpoint(checkpoint, learner.device)
     learner.model.load_state_dict(groups["model"], strict=False)
     learner.head.load_state_dict(groups["head"])
     restore_optimizer(learner.optimizer, learner.names, groups["optimizer"])
-
-
-def log_step(
-    report: Report,
-    step: int,
-    found: Losses,
-    pace: dict[str, float],
-    clock: Clock,
-    first: int,
-    config: MiniTrainConfig,
-) -> None:
-    """One line about where the run stands; `starved` is the share of time spent waiting for images."""
-    progress, left = clock.progress(step), clock.seconds_left(step, first)
-    answers, dense, right = float(found.answers), float(found.dense), float(found.right)
-    report(
-        f"step {step}  {progress:4.0%}  answers {answers:.3f} ({right:.1%} of tokens)  dense {dense:.3f}  "
-        f"{pace['images_per_second']:.0f} images/s ({pace['starved']:.0%} waiting)  "
-        f"left {left // 60:.0f}:{left % 60:02.0f}",
-        step=step,
-        progress=round(progress, 4),
-        answers=answers,
-        dense=dense,
-        token_accuracy=right,
-        rate=config.rate(step, progress),
-        crowd=config.crowd(progress),
-        **pace,
-    )
 
 
 def evaluate_now(judge: Answerer, held: list[Asked], step: int, report: Report) -> dict[str, Any]:
@@ -216,10 +150,10 @@ def evaluate_now(judge: Answerer, held: list[Asked], step: int, report: Report) 
         return {}
     dense, sparse = outcomes(judge, held, dense_rows), outcomes(judge, held, sparse_rows)
     families = {name: group["accuracy"] for name, group in by_group(dense, "family").items()}
-    result = {"step": step, "val": summary(dense), "val_sparse": summary(sparse), "families": families}
+    whole, cut = summary(dense), summary(sparse)
     listed = ", ".join(f"{name} {accuracy:.0%}" for name, accuracy in families.items())
-    dense_accuracy, sparse_accuracy = result["val"]["accuracy"], result["val_sparse"]["accuracy"]
-    report(f"val {dense_accuracy:.1%}, sparse {sparse_accuracy:.1%}: {listed}", **result)
+    result = {"step": step, "val": whole, "val_sparse": cut, "families": families}
+    report(f"val {whole['accuracy']:.1%}, sparse {cut['accuracy']:.1%}: {listed}", **result)
     return result
 
 
@@ -228,7 +162,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train mini.")
     parser.add_argument("--out", type=Path, required=True, help="folder for weights and metrics")
     parser.add_argument("--config", type=Path, help="JSON file with settings of MiniTrainConfig")
-    parser.add_argument("--checkpoints", type=Path, help="folder for the full state (default: OUT/checkpoints)")
+    parser.add_argument(
+        "--checkpoints", type=Path, help="folder for the full state (default: OUT/checkpoints)"
+    )
     parser.add_argument("--assets", type=Path, default=ASSETS, help="folder with mini's tokenizer")
     parser.add_argument("--init-from", type=Path, help="start from the weights in this folder")
     parser.add_argument("--seconds", type=float, help="time budget of training, start-up included")

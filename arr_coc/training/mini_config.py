@@ -33,7 +33,7 @@ class MiniTrainConfig:
     )
     """(width, height, share) in px; a batch has one size."""
     early_sizes: tuple[tuple[int, int, float], ...] = ((256, 256, 0.6), (384, 384, 0.2), (512, 512, 0.2))
-    """Sizes until the curriculum starts: small images of one or two things make many cheap steps. (): as later."""
+    """Sizes until scenes fill up: small images of one or two things make many cheap steps. (): as later."""
     focus: tuple[str, ...] = ()
     """Families that need more practice: `focus_share` of the scenes ask these alone."""
     focus_share: float = 0.0
@@ -63,6 +63,8 @@ class MiniTrainConfig:
     workers: int = 14
     compile: bool = True
     precision: str = "bfloat16"
+    log_every: float = 5.0
+    """Seconds between lines about the loss; each of them waits for the GPU."""
     evaluate_every: float = 120.0
     """Seconds between evaluations on `val`, 0: only at the end."""
     evaluate_questions: int = 480
@@ -75,7 +77,9 @@ class MiniTrainConfig:
     def __post_init__(self) -> None:
         for width, height, share in (*self.sizes, *self.early_sizes):
             if width % CELL or height % CELL or share < 0:
-                raise ValueError(f"sizes: {width}x{height} must be multiples of {CELL} px, with a share of 0 or more")
+                raise ValueError(
+                    f"sizes: {width}x{height} must be multiples of {CELL} px, with a share of 0 or more"
+                )
         if not all(0 < share <= 1 for share in self.sparse_shares):
             raise ValueError(f"sparse_shares: {self.sparse_shares} are shares KEPT, each in (0, 1]")
         if self.precision not in ("bfloat16", "float32"):

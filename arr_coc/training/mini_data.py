@@ -1,8 +1,8 @@
 """Training batches of mini, drawn on the fly by worker processes.
 
 Batch i depends on the seed, on i and on the progress of the run, on nothing else, so the position in the data
-is one number. Every batch of images is used twice, once dense and once sparse, with different questions: drawing
-is the dearest part, and half of the steps are to be sparse.
+is one number. Every batch of images is used twice, once dense and once sparse, with different questions where
+there are enough: drawing is the dearest part, and half of the steps are to be sparse.
 
 B images, N cells, K kept cells.
 """
@@ -31,7 +31,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class MiniBatches(Dataset[Batch]):
-    """`batches[i]` is the i-th batch: images, dense targets, and per use the text (and for sparse the cells)."""
+    """`batches[i]` is the i-th batch: images, dense targets, per use the text, and for sparse the cells."""
 
     def __init__(self, config: MiniTrainConfig, turns: Turns, progress: Any | None = None) -> None:
         """`progress` is a shared number that the loop keeps (runs by the clock); None: by the step."""
@@ -126,7 +126,7 @@ def _within_budget(
 
 
 def _fill(evidence: set[int], budget: int, grid: tuple[int, int], rng: np.random.Generator) -> list[int]:
-    """Evidence plus other cells, `budget` in all: evenly spread in half of the cases, at random in the others."""
+    """Evidence plus other cells, `budget` in all: evenly spread in half of the cases, else at random."""
     if rng.random() < 0.5:
         return fill_evenly(evidence, budget, *grid)
     others = [cell for cell in rng.permutation(grid[0] * grid[1]).tolist() if cell not in evidence]

@@ -53,8 +53,9 @@ class Learner:
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in named}
         matrices = [p for p in self.names if p.ndim > 1]
         vectors = [p for p in self.names if p.ndim <= 1]
+        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(
-            [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
+            groups,
             lr=config.learning_rate,
             betas=config.betas,
             weight_decay=config.weight_decay,
@@ -69,7 +70,9 @@ class Learner:
         if cells is not None:
             targets = targets.gather(1, cells[..., None].expand(-1, -1, targets.shape[2]))
         seen = encode_vision(self.model, patches, self._grid(batch["images"]), cells, self.kernels)
-        guesses = F.linear(seen.merged_BKD, self.head.weight.to(self.dtype), self.head.bias.to(self.dtype)).float()
+        guesses = F.linear(
+            seen.merged_BKD, self.head.weight.to(self.dtype), self.head.bias.to(self.dtype)
+        ).float()
         dense = F.binary_cross_entropy_with_logits(guesses, targets.float(), reduction="sum")
         cache = run_prefix(self.model, seen, self.lead, self.turns.end_id, self.kernels)
         ids_BT, turns_BT, offsets_BT = batch[f"{use}_text"].long().unbind(0)
@@ -97,7 +100,7 @@ class Learner:
         return Losses(found.answers.detach(), found.dense.detach(), found.right)
 
     def warm_up(self, batch: Batch) -> str:
-        """Compile the kernels on a real batch without an update; falls back to plain kernels if that fails."""
+        """Compile the kernels on a real batch, without an update; plain kernels if that fails."""
         if not self.config.compile:
             return "plain kernels"
         try:

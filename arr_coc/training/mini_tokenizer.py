@@ -34,7 +34,9 @@ def build_tokenizer(words: Iterable[str]) -> Tokenizer:
             if len(piece) > 1 and not piece.isupper() and piece.isascii():
                 entries |= dict.fromkeys((piece, f"Ġ{piece}"))
     if len(entries) > MAX_ENTRIES:
-        raise ValueError(f"{len(entries)} entries, at most {MAX_ENTRIES} are allowed: take words out of the world")
+        raise ValueError(
+            f"{len(entries)} entries, at most {MAX_ENTRIES} are allowed: take words out of the world"
+        )
     vocabulary = {entry: number for number, entry in enumerate(entries)}
     # With no merges, a piece is found whole in the vocabulary or falls apart into its bytes.
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[], ignore_merges=True))
@@ -71,7 +73,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def outside_words(tokenizer: Any, text: str) -> list[str]:
-    """Words of `text` that mini does not know, in order; upper-case words and names of one letter are free strings.
+    """Words of `text` that mini does not know, in order. Upper-case words and single letters are free.
 
     `tokenizer` is what AutoTokenizer loads from mini's folder.
     """

@@ -1,0 +1,79 @@
+"""Where a training run stands: its clock, its metrics file, its lines for people."""
+
+import json
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from arr_coc.training.mini_config import MiniTrainConfig
+from arr_coc.training.mini_step import Losses
+
+
+class Clock:
+    """Where a run stands: by its steps, or by the time it was given."""
+
+    def __init__(self, config: MiniTrainConfig, launched: float) -> None:
+        self.config = config
+        self.started = time.monotonic()
+        self.ends = launched + config.seconds
+        self.shared: Any = multiprocessing.Value("d", 0.0) if config.seconds else None
+
+    def start(self) -> None:
+        """Progress counts from here: compiling is over."""
+        self.started = time.monotonic()
+
+    def progress(self, step: int) -> float:
+        """0 at the first step, 1 at the end; also told to the data workers."""
+        if not self.config.seconds:
+            return step / self.config.steps
+        self.shared.value = (time.monotonic() - self.started) / max(1.0, self.ends - self.started)
+        return float(self.shared.value)
+
+    def seconds_left(self, step: int, first: int) -> float:
+        """Time to the end, estimated from the pace so far where the plan is in steps."""
+        if self.config.seconds:
+            return self.ends - time.monotonic()
+        pace = (time.monotonic() - self.started) / max(1, step - first)
+        return pace * (self.config.steps - step)
+
+
+class Report:
+    """Metrics as JSON lines in a file and as short lines for people."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path, self._say = folder / "metrics.jsonl", say
+
+    def __call__(self, line: str, **values: Any) -> None:
+        self._say(line)
+        with self._path.open("a") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+def log_step(
+    report: Report,
+    step: int,
+    found: Losses,
+    pace: dict[str, float],
+    clock: Clock,
+    first: int,
+    config: MiniTrainConfig,
+) -> None:
+    """One line about where the run stands; `starved` is the share of time spent waiting for images."""
+    progress, left = clock.progress(step), clock.seconds_left(step, first)
+    answers, dense, right = float(found.answers), float(found.dense), float(found.right)
+    report(
+        f"step {step}  {progress:4.0%}  answers {answers:.3f} ({right:.1%} of tokens)  dense {dense:.3f}  "
+        f"{pace['images_per_second']:.0f} images/s ({pace['starved']:.0%} waiting)  "
+        f"left {left // 60:.0f}:{left % 60:02.0f}",
+        step=step,
+        progress=round(progress, 4),
+        answers=answers,
+        dense=dense,
+        token_accuracy=right,
+        rate=config.rate(step, progress),
+        crowd=config.crowd(progress),
+        **pace,
+    )
