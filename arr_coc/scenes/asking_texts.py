@@ -4,7 +4,7 @@ from .asking_things import call
 from .draft import Bar, Draft, Row, Sign
 from .names import GOODS
 from .phrasings import HEIGHTS, PLACES, phrase
-from .types import Box, Question, centre, gap_between
+from .types import Box, Element, Question, centre, gap_between
 
 
 def _sign_question(draft: Draft, sign: Sign, text: str, also: tuple[Box, ...] = ()) -> Question:
@@ -24,21 +24,22 @@ def _by_colour(draft: Draft) -> Question | None:
     return _sign_question(draft, sign, phrase(draft.rng, draft.split, key, c=colour))
 
 
-def extreme_sign(signs: list[Sign], place: str, reach: float) -> Sign | None:
-    """The sign farthest to the `place` ("top" ... "right") by at least `reach` pixels, or None."""
+def farthest_text(texts: list[Element], place: str, reach: float) -> Element | None:
+    """The text farthest to the `place` ("top" ... "right") by at least `reach` pixels, or None."""
     axis, way = {"top": (1, 1), "bottom": (1, -1), "left": (0, 1), "right": (0, -1)}[place]
-    ordered = sorted(signs, key=lambda s: way * centre(s.text.box)[axis])
+    ordered = sorted(texts, key=lambda text: way * centre(text.box)[axis])
     if len(ordered) < 2:
         return None
-    ahead = way * (centre(ordered[1].text.box)[axis] - centre(ordered[0].text.box)[axis])
+    ahead = way * (centre(ordered[1].box)[axis] - centre(ordered[0].box)[axis])
     return ordered[0] if ahead >= reach else None
 
 
 def _by_place(draft: Draft) -> Question | None:
     """As in "What does the sign at the top say?", with a clear lead of a tenth of the side."""
     place = draft.rng.choice(tuple(PLACES))
-    sign = extreme_sign(draft.signs, place, draft.side / 10)
-    if sign is None or any(e.kind == "text" and e is draft.title for e in draft.elements):
+    found = farthest_text([e for e in draft.elements if e.kind == "text"], place, draft.side / 10)
+    sign = next((s for s in draft.signs if s.text is found), None)
+    if sign is None:
         return None
     kind = "sign" if sign.plated else "text"
     text = phrase(draft.rng, draft.split, "read_place", k=kind, w=PLACES[place])
@@ -54,7 +55,7 @@ def _by_thing(draft: Draft) -> Question | None:
     assert sign.beside is not None
     said = call(draft, sign.beside)
     near = gap_between(sign.box, sign.beside.box)
-    rest = [s.box for s in draft.signs if s is not sign]
+    rest = [e.box for e in draft.elements if e.kind == "text" and e is not sign.text]
     x_gap = draft.nearest_gap(sign.beside.box, rest)
     same_line = all(b[3] <= sign.text.box[1] or b[1] >= sign.text.box[3] for b in rest)
     if said is None or not (x_gap >= 1.8 * near or same_line):

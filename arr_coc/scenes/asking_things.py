@@ -87,13 +87,15 @@ def ask_count(draft: Draft) -> Question | None:
     groups = {said: members for said, members in _groups(draft).items() if len(members) <= 9}
     if not groups:
         return None
-    if rng.random() < 0.05:
+    if draft.may_count_none and rng.random() < 0.5:
         text = phrase(rng, draft.split, "count", p=_nothing(draft))
         return Question(text, "0", "count", (), boxes(draft.things))
     # Small groups are in every scene, large ones in few: large ones are asked for when they are there.
     sizes = sorted({len(m) for m in groups.values()})
     number = rng.choices(sizes, [min(s, 6) ** 2 for s in sizes])[0]
     said = rng.choice(sorted(s for s, m in groups.items() if len(m) == number))
+    if number == 1 and rng.random() < 0.7:
+        return None
     members = groups[said]
     text = phrase(rng, draft.split, "count", p=said)
     return Question(text, str(number), "count", boxes(members), _others(draft, members))

@@ -124,7 +124,7 @@ def _ask(draft: Draft, weights: dict[str, float], wanted: frozenset[str]) -> lis
         if sum(q.family == family for q in asked.values()) >= _MOST.get(family, 4):
             continue
         # The same answer from the same evidence in other words teaches nothing.
-        key = f"{family} {question.answer} {question.evidence}"
+        key = f"{family} {question.answer} {sorted(question.evidence)}"
         asked.setdefault(key, question)
     return list(asked.values())
 

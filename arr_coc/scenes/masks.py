@@ -77,9 +77,12 @@ def _master(name: str) -> Image.Image:
 
 @lru_cache(maxsize=4096)
 def thing_mask(name: str, px: int) -> np.ndarray:
-    """Mask [h, w, 1] int16 in 0..FULL of the thing `name`, its longer side `px` pixels."""
+    """Mask [h, w, 1] int16 in 0..FULL of the thing `name`; `px` is the mean of its width and height.
+
+    The mean, not the longer side: a flat cloud as wide as a square would look much smaller than it.
+    """
     master = _master(name)
-    scale = px / max(master.size)
+    scale = 2 * px / sum(master.size)
     size = (max(1, round(master.width * scale)), max(1, round(master.height * scale)))
     ink = np.asarray(master.resize(size, Image.Resampling.BOX)).astype(np.int32)
     # Thin lines lose ink when they are scaled down: a little gain gives it back.

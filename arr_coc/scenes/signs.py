@@ -2,7 +2,7 @@
 
 from .draft import Draft, Sign
 from .fonts import TRAIN_FONTS, UNSEEN_FONTS, set_text
-from .layouts import scatter
+from .layouts import FLATTEST, scatter
 from .masks import thing_mask
 from .names import COLOURS
 from .palette import grey_tone, jittered, readable_colours, visible_colours
@@ -91,7 +91,7 @@ def lay_board(draft: Draft) -> bool:
     on_background, draft.colours = draft.colours, inks
     for k, text in enumerate(texts):
         y = at[1] + 8 + k * pitch
-        pair, thing_px = draft.pick_pair(), 4 * (int(pitch * 0.75) // 4)
+        pair, thing_px = draft.pick_pair(), 4 * int(pitch * 0.85 / FLATTEST / 4)
         thing = draft.put_thing(*pair, thing_px, at[0] + 8, y + 2)
         word = rng.choice(readable_colours((tone,), draft.hard))
         ink = jittered(rng, COLOURS[word])
@@ -115,7 +115,7 @@ def _grey_text(draft: Draft, area: tuple[int, int, int, int] | None) -> Element 
         return None
     panel = (at[0], at[1], at[0] + width + 2 * pad_x, at[1] + height + 2 * pad_y)
     level = rng.randint(88, 168)
-    step = (rng.randint(24, 32) if draft.hard else rng.randint(34, 56)) * rng.choice((-1, 1))
+    step = (rng.randint(28, 36) if draft.hard else rng.randint(38, 60)) * rng.choice((-1, 1))
     draft.rect(panel, (level, level, level))
     ink = (level + step, level + step, level + step)
     element = draft.put_text(text, font, px, at[0] + pad_x, at[1] + pad_y, "", ink)
