@@ -158,22 +158,22 @@ def _chart_extreme(draft: Draft) -> Question | None:
         return None
     bar = ordered[0]
     text = phrase(draft.rng, draft.split, "extreme", l=draft.bar_noun, s=HEIGHTS[high])
-    evidence = (bar.label.box, *(b.element.box for b in ordered))
+    evidence = (bar.label.box, *(b.tip for b in ordered))
     return Question(text, bar.word, "chart", evidence, tuple(b.label.box for b in ordered[1:]))
 
 
 def _chart_value(draft: Draft, bar: Bar) -> Question:
     text = phrase(draft.rng, draft.split, "bar_value", b=bar.word)
-    rest = tuple(b.element.box for b in draft.bars if b is not bar)
-    return Question(text, str(bar.value), "chart", (bar.label.box, bar.element.box, *bar.scale), rest)
+    rest = tuple(b.tip for b in draft.bars if b is not bar)
+    return Question(text, str(bar.value), "chart", (bar.label.box, bar.tip, *bar.scale), rest)
 
 
 def _chart_inverse(draft: Draft, bar: Bar) -> Question | None:
     if sum(b.value == bar.value for b in draft.bars) > 1:
         return None
     text = phrase(draft.rng, draft.split, "which_bar", l=draft.bar_noun, n=str(bar.value))
-    rest = tuple(b.element.box for b in draft.bars if b is not bar)
-    return Question(text, bar.word, "chart", (bar.label.box, bar.element.box, *bar.scale), rest)
+    rest = tuple(b.tip for b in draft.bars if b is not bar)
+    return Question(text, bar.word, "chart", (bar.label.box, bar.tip, *bar.scale), rest)
 
 
 def ask_chart(draft: Draft) -> Question | None:

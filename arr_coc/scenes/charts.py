@@ -12,6 +12,7 @@ from .signs import any_font
 from .types import RGB, Box, Element
 
 _LINE = (150, 150, 150)
+_TIP = 32  # pixels of a bar that count as its end
 
 
 @dataclass(slots=True)
@@ -135,7 +136,8 @@ def lay_chart(draft: Draft) -> bool:
         else:
             w, h = plot.size(str(value))
             scale = (plot.write(draft, str(value), middle - w // 2, y - h - 4).box,)
-        draft.bars.append(Bar(word, value, element, text, scale))
+        tip = (*element.box[:3], min(base, y + _TIP))
+        draft.bars.append(Bar(word, value, element, text, tip, scale))
     scatter(draft, draft.between(1, 3))
     return True
 
@@ -171,6 +173,7 @@ def lay_side_chart(draft: Draft) -> bool:
             scale = (ticks[value].box, (x, min(middle + half, bottom - 1), x + 1, bottom))
         else:
             scale = (plot.write(draft, str(value), x + 5, middle - plot.size(str(value))[1] // 2).box,)
-        draft.bars.append(Bar(word, value, element, text, scale))
+        tip = (max(left, x - _TIP), *element.box[1:])
+        draft.bars.append(Bar(word, value, element, text, tip, scale))
     scatter(draft, draft.between(1, 3))
     return True

@@ -43,7 +43,10 @@ class Bar:
     value: int
     element: Element
     label: Element
+    tip: Box
+    """The end of the bar that tells its height; the body below it tells nothing more."""
     scale: tuple[Box, ...]
+    """The number printed at the bar, or the tick and the line that leads to it."""
 
 
 @dataclass
