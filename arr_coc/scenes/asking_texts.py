@@ -122,9 +122,8 @@ def ask_lookup(draft: Draft) -> Question | None:
     inverse = row.word != "total" and draft.rng.random() < 0.25
     text = (_inverse_lookup if inverse else _forward_lookup)(draft, row, column)
     header = (draft.headers[column].box,) if column in draft.headers else ()
-    rest = tuple(
-        e.box for r in draft.rows for e in (r.label, *r.values.values()) if e not in (row.label, value)
-    )
+    used = (row.label.box, value.box)
+    rest = tuple(e.box for r in draft.rows for e in (r.label, *r.values.values()) if e.box not in used)
     answer = row.word if inverse else value.text
     return Question(text, answer, "lookup", (row.label.box, value.box, *header), rest)
 

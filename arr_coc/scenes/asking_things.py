@@ -19,7 +19,8 @@ def boxes(elements: list[Element]) -> tuple[Box, ...]:
 
 def _others(draft: Draft, used: list[Element]) -> tuple[Box, ...]:
     """Boxes of the things that are not `used`."""
-    return tuple(t.box for t in draft.things if t not in used)
+    boxes_used = {e.box for e in used}
+    return tuple(t.box for t in draft.things if t.box not in boxes_used)
 
 
 def call(draft: Draft, thing: Element) -> str | None:

@@ -62,7 +62,8 @@ def lay_ring(draft: Draft) -> bool:
     """Things on a ring around the middle (unseen)."""
     count = min(draft.between(2, room_for_things(draft)), 12)
     radius_x, radius_y = draft.width * 0.39, draft.height * 0.39
-    room = int(min(radius_x, radius_y) * min(1.0, 2 * sin(pi / count)) - 10)
+    # Neither neighbours on the ring nor the edge of the image may be touched.
+    room = min(min(radius_x, radius_y) * min(1.0, 2 * sin(pi / count)) - 10, 0.21 * draft.side)
     if room < 16 * FLATTEST:
         return False
     turn = draft.rng.random()

@@ -27,7 +27,7 @@ PICTOGRAMS: dict[str, str] = {
     "skull": "☠",
     "radiation": "☢",
     "wheel": "☸",
-    "smiley": "☻",
+    "smiley": "☺",
     "moon": "☾",
     "trident": "♆",
     "crown": "♛",
@@ -65,7 +65,7 @@ PICTOGRAMS: dict[str, str] = {
     "leaf": "❧",
     "arrow": "➡",
 }
-SHAPES = ("circle", "square", "triangle", "star", "heart", "diamond", "hexagon", "cross", "ring")
+SHAPES = ("circle", "square", "triangle", "star", "heart", "diamond", "bowtie", "cross", "ring")
 THINGS: tuple[str, ...] = (*PICTOGRAMS, *SHAPES)
 
 _NOUNS = {
@@ -127,4 +127,4 @@ def plural(thing: str) -> str:
 
 def with_article(phrase: str) -> str:
     """`phrase` with "a" or "an" before it."""
-    return f"{'an' if phrase[0] in 'aeio' else 'a'} {phrase}"
+    return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"

@@ -92,10 +92,13 @@ def lay_board(draft: Draft) -> bool:
     for k, text in enumerate(texts):
         y = at[1] + 8 + k * pitch
         pair, thing_px = draft.pick_pair(), 4 * int(pitch * 0.85 / FLATTEST / 4)
-        thing = draft.put_thing(*pair, thing_px, at[0] + 8, y + 2)
+        line = y + pitch // 2
+        tall = thing_mask(pair[1], thing_px).shape[0]
+        thing = draft.put_thing(*pair, thing_px, at[0] + 8, line - tall // 2)
         word = rng.choice(readable_colours((tone,), draft.hard))
         ink = jittered(rng, COLOURS[word])
-        element = draft.put_text(text, font, px, at[0] + 14 + pitch, y + pitch // 3, word, ink)
+        top = line - set_text(text, font, px).height // 2
+        element = draft.put_text(text, font, px, at[0] + 14 + pitch, top, word, ink)
         draft.signs.append(Sign(element, element.box, False, "", thing))
     draft.colours = on_background
     draft.taken.append((at[0], at[1], at[0] + width, at[1] + height))
