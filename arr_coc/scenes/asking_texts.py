@@ -4,7 +4,7 @@ from .asking_things import call
 from .draft import Bar, Draft, Row, Sign
 from .names import GOODS
 from .phrasings import HEIGHTS, PLACES, phrase
-from .types import Box, Question, centre, gap_between
+from .types import Box, Element, Question, centre, gap_between
 
 
 def _sign_question(draft: Draft, sign: Sign, text: str, also: tuple[Box, ...] = ()) -> Question:
@@ -24,21 +24,22 @@ def _by_colour(draft: Draft) -> Question | None:
     return _sign_question(draft, sign, phrase(draft.rng, draft.split, key, c=colour))
 
 
-def extreme_sign(signs: list[Sign], place: str, reach: float) -> Sign | None:
-    """The sign farthest to the `place` ("top" ... "right") by at least `reach` pixels, or None."""
+def farthest_text(texts: list[Element], place: str, reach: float) -> Element | None:
+    """The text farthest to the `place` ("top" ... "right") by at least `reach` pixels, or None."""
     axis, way = {"top": (1, 1), "bottom": (1, -1), "left": (0, 1), "right": (0, -1)}[place]
-    ordered = sorted(signs, key=lambda s: way * centre(s.text.box)[axis])
+    ordered = sorted(texts, key=lambda text: way * centre(text.box)[axis])
     if len(ordered) < 2:
         return None
-    ahead = way * (centre(ordered[1].text.box)[axis] - centre(ordered[0].text.box)[axis])
+    ahead = way * (centre(ordered[1].box)[axis] - centre(ordered[0].box)[axis])
     return ordered[0] if ahead >= reach else None
 
 
 def _by_place(draft: Draft) -> Question | None:
     """As in "What does the sign at the top say?", with a clear lead of a tenth of the side."""
     place = draft.rng.choice(tuple(PLACES))
-    sign = extreme_sign(draft.signs, place, draft.side / 10)
-    if sign is None or any(e.kind == "text" and e is draft.title for e in draft.elements):
+    found = farthest_text([e for e in draft.elements if e.kind == "text"], place, draft.side / 10)
+    sign = next((s for s in draft.signs if s.text is found), None)
+    if sign is None:
         return None
     kind = "sign" if sign.plated else "text"
     text = phrase(draft.rng, draft.split, "read_place", k=kind, w=PLACES[place])
@@ -54,7 +55,7 @@ def _by_thing(draft: Draft) -> Question | None:
     assert sign.beside is not None
     said = call(draft, sign.beside)
     near = gap_between(sign.box, sign.beside.box)
-    rest = [s.box for s in draft.signs if s is not sign]
+    rest = [e.box for e in draft.elements if e.kind == "text" and e is not sign.text]
     x_gap = draft.nearest_gap(sign.beside.box, rest)
     same_line = all(b[3] <= sign.text.box[1] or b[1] >= sign.text.box[3] for b in rest)
     if said is None or not (x_gap >= 1.8 * near or same_line):
@@ -121,9 +122,8 @@ def ask_lookup(draft: Draft) -> Question | None:
     inverse = row.word != "total" and draft.rng.random() < 0.25
     text = (_inverse_lookup if inverse else _forward_lookup)(draft, row, column)
     header = (draft.headers[column].box,) if column in draft.headers else ()
-    rest = tuple(
-        e.box for r in draft.rows for e in (r.label, *r.values.values()) if e not in (row.label, value)
-    )
+    used = (row.label.box, value.box)
+    rest = tuple(e.box for r in draft.rows for e in (r.label, *r.values.values()) if e.box not in used)
     answer = row.word if inverse else value.text
     return Question(text, answer, "lookup", (row.label.box, value.box, *header), rest)
 
@@ -157,22 +157,22 @@ def _chart_extreme(draft: Draft) -> Question | None:
         return None
     bar = ordered[0]
     text = phrase(draft.rng, draft.split, "extreme", l=draft.bar_noun, s=HEIGHTS[high])
-    evidence = (bar.label.box, *(b.element.box for b in ordered))
+    evidence = (bar.label.box, *(b.tip for b in ordered))
     return Question(text, bar.word, "chart", evidence, tuple(b.label.box for b in ordered[1:]))
 
 
 def _chart_value(draft: Draft, bar: Bar) -> Question:
     text = phrase(draft.rng, draft.split, "bar_value", b=bar.word)
-    rest = tuple(b.element.box for b in draft.bars if b is not bar)
-    return Question(text, str(bar.value), "chart", (bar.label.box, bar.element.box, *bar.scale), rest)
+    rest = tuple(b.tip for b in draft.bars if b is not bar)
+    return Question(text, str(bar.value), "chart", (bar.label.box, bar.tip, *bar.scale), rest)
 
 
 def _chart_inverse(draft: Draft, bar: Bar) -> Question | None:
     if sum(b.value == bar.value for b in draft.bars) > 1:
         return None
     text = phrase(draft.rng, draft.split, "which_bar", l=draft.bar_noun, n=str(bar.value))
-    rest = tuple(b.element.box for b in draft.bars if b is not bar)
-    return Question(text, bar.word, "chart", (bar.label.box, bar.element.box, *bar.scale), rest)
+    rest = tuple(b.tip for b in draft.bars if b is not bar)
+    return Question(text, bar.word, "chart", (bar.label.box, bar.tip, *bar.scale), rest)
 
 
 def ask_chart(draft: Draft) -> Question | None:

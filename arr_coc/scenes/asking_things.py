@@ -19,7 +19,8 @@ def boxes(elements: list[Element]) -> tuple[Box, ...]:
 
 def _others(draft: Draft, used: list[Element]) -> tuple[Box, ...]:
     """Boxes of the things that are not `used`."""
-    return tuple(t.box for t in draft.things if t not in used)
+    boxes_used = {e.box for e in used}
+    return tuple(t.box for t in draft.things if t.box not in boxes_used)
 
 
 def call(draft: Draft, thing: Element) -> str | None:
@@ -87,46 +88,45 @@ def ask_count(draft: Draft) -> Question | None:
     groups = {said: members for said, members in _groups(draft).items() if len(members) <= 9}
     if not groups:
         return None
-    if rng.random() < 0.05:
+    if draft.may_count_none and rng.random() < 0.5:
         text = phrase(rng, draft.split, "count", p=_nothing(draft))
         return Question(text, "0", "count", (), boxes(draft.things))
     # Small groups are in every scene, large ones in few: large ones are asked for when they are there.
     sizes = sorted({len(m) for m in groups.values()})
     number = rng.choices(sizes, [min(s, 6) ** 2 for s in sizes])[0]
     said = rng.choice(sorted(s for s, m in groups.items() if len(m) == number))
+    if number == 1 and rng.random() < 0.7:
+        return None
     members = groups[said]
     text = phrase(rng, draft.split, "count", p=said)
     return Question(text, str(number), "count", boxes(members), _others(draft, members))
 
 
-def _absent_pair(draft: Draft) -> tuple[str, str] | None:
-    """A (colour, thing) that is not there though, mostly, its colour and its thing are."""
+def _absent(draft: Draft, with_colour: bool) -> tuple[str, str] | None:
+    """A (colour, thing) that is not there; with the colour, mostly one whose thing is there in another."""
     rng = draft.rng
+    names = {t.name for t in draft.things}
     here = {(t.colour, t.name) for t in draft.things}
     for _ in range(20):
-        known = rng.random() < 0.6
-        name = rng.choice([t.name for t in draft.things] if known else THINGS)
+        known = with_colour and rng.random() < 0.6
+        name = rng.choice(sorted(names) if known else THINGS)
         pair = rng.choice(draft.colours), name
-        if pair not in here and pair_allowed(draft.split, *pair):
+        missing = pair not in here if with_colour else name not in names
+        if missing and pair_allowed(draft.split, *pair):
             return pair
     return None
 
 
 def ask_exists(draft: Draft) -> Question | None:
-    """As in "Is there a red star?": yes or no by the toss of a coin."""
+    """As in "Is there a red star?": yes or no by the toss of a coin, whatever the wording."""
     rng = draft.rng
     if not draft.things:
         return None
     yes, with_colour = rng.random() < 0.5, rng.random() < 0.6
-    if yes:
-        thing = rng.choice(draft.things)
-        pair = (thing.colour, thing.name)
-    else:
-        absent = _absent_pair(draft)
-        if absent is None:
-            return None
-        pair = absent
-        with_colour = with_colour or any(t.name == pair[1] for t in draft.things)
+    thing = rng.choice(draft.things)
+    pair = (thing.colour, thing.name) if yes else _absent(draft, with_colour)
+    if pair is None:
+        return None
     said = f"{pair[0]} {noun(pair[1])}" if with_colour else noun(pair[1])
     found = [t for t in draft.things if t.name == pair[1] and (t.colour == pair[0] or not with_colour)]
     assert bool(found) == yes

@@ -13,7 +13,7 @@ FIELD = 1024  # side of a field in pixels; larger images mirror it
 
 def _stretch(field: np.ndarray) -> np.ndarray:
     low, high = float(field.min()), float(field.max())
-    return ((field - low) * (255.0 / max(high - low, 1e-6))).astype(np.uint8)
+    return np.rint((field - low) * (255.0 / (high - low))).astype(np.uint8)
 
 
 def _mesh() -> tuple[np.ndarray, np.ndarray]:

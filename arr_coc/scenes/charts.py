@@ -12,6 +12,7 @@ from .signs import any_font
 from .types import RGB, Box, Element
 
 _LINE = (150, 150, 150)
+_TIP = 32  # pixels of a bar that count as its end
 
 
 @dataclass(slots=True)
@@ -80,8 +81,8 @@ class _Plot:
         return len(self.plan.words) >= 2
 
     def ticks(self) -> range:
-        """Values of the lines across the chart: the ticks, or only the base."""
-        return range(0, max(self.plan.values) + 1, self.plan.step or self.plan.top + 1)
+        """Values of the ticks, from 0 to the highest bar."""
+        return range(0, max(self.plan.values) + 1, self.plan.step)
 
 
 def _begin(draft: Draft) -> _Plot | None:
@@ -116,11 +117,13 @@ def lay_chart(draft: Draft) -> bool:
     if not plot.keep((area[2] - left) // least) or base - top < 40:
         return False
     unit, slot = (base - top) / max(plan.values), (area[2] - left) / len(plan.words)
+    # Where the numbers of the ticks would touch, the values stand at the bars instead.
+    ticked = plan.step > 0 and plan.step * unit >= px + 2
     ticks: dict[int, Element] = {}
-    for value in plot.ticks():
+    for value in plot.ticks() if ticked else (0,):
         y = base - round(value * unit)
         draft.rect((left, y, area[2], y + 1), _LINE)
-        if plan.step:
+        if ticked:
             w, h = plot.size(str(value))
             ticks[value] = plot.write(draft, str(value), left - 6 - w, y - h // 2)
     for k, (word, label, value) in enumerate(zip(plan.words, plan.labels, plan.values, strict=True)):
@@ -130,12 +133,13 @@ def lay_chart(draft: Draft) -> bool:
         below = base + round(px * 1.2), middle - plot.size(label)[0] // 2
         text = draft.put_line(label, plan.font, px, below[1], below[0], plot.word, plot.ink)
         scale: tuple[Box, ...]
-        if plan.step:
+        if ticked:
             scale = (ticks[value].box, (left, y, max(left + 1, middle - half), y + 1))
         else:
             w, h = plot.size(str(value))
             scale = (plot.write(draft, str(value), middle - w // 2, y - h - 4).box,)
-        draft.bars.append(Bar(word, value, element, text, scale))
+        tip = (*element.box[:3], min(base, y + _TIP))
+        draft.bars.append(Bar(word, value, element, text, tip, scale))
     scatter(draft, draft.between(1, 3))
     return True
 
@@ -152,7 +156,6 @@ def lay_side_chart(draft: Draft) -> bool:
     if not plot.keep((bottom - area[1]) // round(px * 1.5)) or right - left < 60:
         return False
     unit, slot = (right - left) / max(plan.values), (bottom - area[1]) / len(plan.words)
-    # Where the numbers of the ticks would touch, the values stand at the bars instead.
     ticked = plan.step > 0 and plan.step * unit >= value_w
     ticks: dict[int, Element] = {}
     for value in plot.ticks() if ticked else (0,):
@@ -171,6 +174,7 @@ def lay_side_chart(draft: Draft) -> bool:
             scale = (ticks[value].box, (x, min(middle + half, bottom - 1), x + 1, bottom))
         else:
             scale = (plot.write(draft, str(value), x + 5, middle - plot.size(str(value))[1] // 2).box,)
-        draft.bars.append(Bar(word, value, element, text, scale))
+        tip = (max(left, x - _TIP), *element.box[1:])
+        draft.bars.append(Bar(word, value, element, text, tip, scale))
     scatter(draft, draft.between(1, 3))
     return True

@@ -74,7 +74,8 @@ def lay_poster(draft: Draft) -> bool:
     y = round(draft.height * draft.rng.uniform(0.4, 0.6))
     box = (8, y - px, draft.width - 8, y + px)
     ground = draft.paper(box, dark=draft.rng.random() < 0.5)
-    if not put_title(draft, "poster", title_words(draft), px, box, ground):
+    lines = (box[0], y - 8 - round(px * 0.36), box[2], box[3])
+    if not put_title(draft, "poster", title_words(draft), px, lines, ground):
         return False
     draft.taken.append(box)
     scatter(draft, draft.between(2, 8))
@@ -83,7 +84,7 @@ def lay_poster(draft: Draft) -> bool:
 
 def _prices(draft: Draft, count: int) -> list[str]:
     """Different prices such as "3.40"."""
-    return [f"{c // 20}.{5 * (c % 20):02d}" for c in draft.rng.sample(range(8, 400), count)]
+    return [f"{c // 20}.{5 * (c % 20):02d}" for c in draft.rng.sample(range(8, 240), count)]
 
 
 def _choose_cells(draft: Draft, count: int) -> tuple[list[str], list[str], list[list[str]]]:
@@ -160,13 +161,17 @@ def lay_wide_table(draft: Draft) -> bool:
     return _lay_table(draft, wide=True)
 
 
+def _total(prices: list[str]) -> str:
+    cents = sum(int(price.replace(".", "")) for price in prices)
+    return f"{cents // 100}.{cents % 100:02d}"
+
+
 def _lay_receipt(draft: Draft, menu: bool) -> bool:
     """Shop name, goods and prices, a total; a menu has the prices in front and no total."""
     rng, px, font = draft.rng, draft.text_px(most=0.85), any_font(draft)
     words = rng.sample(GOODS, draft.between(2, 8))
-    prices = _prices(draft, len(words) + 1)
-    lines = list(zip([w.capitalize() for w in words] + ["Total"], prices, strict=True))
-    lines = lines[:-1] if menu else lines
+    lines = list(zip([w.capitalize() for w in words], _prices(draft, len(words)), strict=True))
+    lines += [] if menu else [("Total", "00.00")]
     while True:
         pitch = round(px * 1.6)
         label_w, value_w = (max(set_text(line[k], font, px).width for line in lines) for k in (0, 1))
@@ -177,6 +182,8 @@ def _lay_receipt(draft: Draft, menu: bool) -> bool:
         px, lines = (px - 2, lines) if px > 16 else (px, lines[1:])
     if at is None:
         return False
+    if not menu:
+        lines[-1] = ("Total", _total([price for _, price in lines[:-1]]))
     sheet = (at[0], at[1], at[0] + width, at[1] + height)
     ground = draft.paper(sheet, dark=menu)
     if not put_title(draft, "menu" if menu else "receipt", title_words(draft, 2), px, sheet, ground):

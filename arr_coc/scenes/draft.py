@@ -8,7 +8,7 @@ from .drawing import clutter_size
 from .fonts import TRAIN_FONTS, UNSEEN_FONTS, set_text, shift
 from .masks import thing_mask
 from .names import COLOURS, THINGS
-from .palette import choose_background, grey_tone, jittered, visible_colours
+from .palette import choose_background, grey_tone, jittered, lab, visible_colours
 from .splits import HELD_OUT_PAIRS, HELD_OUT_SHARE, pair_allowed
 from .types import RGB, Box, Element, Glyph, Mark, gap_between
 
@@ -43,7 +43,10 @@ class Bar:
     value: int
     element: Element
     label: Element
+    tip: Box
+    """The end of the bar that tells its height; the body below it tells nothing more."""
     scale: tuple[Box, ...]
+    """The number printed at the bar, or the tick and the line that leads to it."""
 
 
 @dataclass
@@ -76,6 +79,8 @@ class Draft:
     def __post_init__(self) -> None:
         self.background = choose_background(self.rng, self.width, self.height, self.hard)
         self.colours = visible_colours((self.background.low, self.background.high), self.hard)
+        # Tossed once a scene: tossed per question, those that find no more to count would all end in noughts.
+        self.may_count_none = self.rng.random() < 0.15
         self.font = self.rng.choice(UNSEEN_FONTS if self.split == "unseen" else TRAIN_FONTS)
 
     # ---- sizes ------------------------------------------------------------------------------------------
@@ -93,7 +98,7 @@ class Draft:
         return self.rng.randint(18, max(18, round(top * most)))
 
     def thing_px(self) -> int:
-        """The longer side of a thing, a multiple of 4 so that masks are reused: 16 to 28 px when hard."""
+        """The size of a thing, a multiple of 4 so that masks are reused: 16 to 28 px when hard."""
         if self.hard:
             return 4 * self.rng.randint(4, 7)
         return 4 * self.rng.randint(6, max(8, min(22, self.side // 36)))
@@ -170,7 +175,7 @@ class Draft:
 
     def neutral_ink(self, ground: RGB) -> tuple[str, RGB]:
         """Black or white, whichever reads on `ground`, as (colour word, ink)."""
-        word = "black" if sum(ground) > 380 else "white"
+        word = "black" if lab(ground)[0] > 58 else "white"
         return word, jittered(self.rng, COLOURS[word], 6)
 
     def rect(self, box: Box, ink: RGB, shape: str = "rect") -> None:

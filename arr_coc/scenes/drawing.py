@@ -7,6 +7,7 @@ from .fonts import FULL, char_mask
 from .masks import thing_mask
 from .types import RGB, Box, Element, Mark, Scene
 
+_SHIFT = FULL.bit_length() - 1
 _FRAME = 2  # width in pixels of a frame's line
 _CLUTTER_PX = 20  # font size of clutter characters
 
@@ -20,7 +21,11 @@ def _blend(canvas: np.ndarray, box: Box, mask: np.ndarray, ink: RGB) -> None:
         return
     under = canvas[y0:y1, x0:x1].astype(np.int16)
     part = mask[y0 - box[1] : y1 - box[1], x0 - box[0] : x1 - box[0]]
-    under += ((np.array(ink, np.int16) - under) * part + FULL // 2) // FULL
+    step = np.array(ink, np.int16) - under
+    step *= part
+    step += FULL // 2
+    step >>= _SHIFT  # by FULL: a shift costs a fifth of a division
+    under += step
     canvas[y0:y1, x0:x1] = under
 
 

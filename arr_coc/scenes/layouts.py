@@ -7,6 +7,8 @@ from .masks import thing_mask
 from .names import THINGS
 from .splits import pair_allowed
 
+FLATTEST = 1.4  # the longer side of the flattest thing (a cloud) over its size
+
 
 def room_for_things(draft: Draft) -> float:
     """How many things a full scene of this size holds: 12 at 512 x 512, between 3 and 26."""
@@ -60,8 +62,9 @@ def lay_ring(draft: Draft) -> bool:
     """Things on a ring around the middle (unseen)."""
     count = min(draft.between(2, room_for_things(draft)), 12)
     radius_x, radius_y = draft.width * 0.39, draft.height * 0.39
-    room = int(min(radius_x, radius_y) * min(1.0, 2 * sin(pi / count)) - 10)
-    if room < 16:
+    # Neither neighbours on the ring nor the edge of the image may be touched.
+    room = min(min(radius_x, radius_y) * min(1.0, 2 * sin(pi / count)) - 10, 0.21 * draft.side)
+    if room < 16 * FLATTEST:
         return False
     turn = draft.rng.random()
     sizes = plan_sizes(draft, count)
@@ -69,7 +72,7 @@ def lay_ring(draft: Draft) -> bool:
     for k, ((colour, name), px) in enumerate(zip(plan_things(draft, count), sizes, strict=True)):
         angle = 2 * pi * (k / count + turn)
         x, y = draft.width / 2 + radius_x * cos(angle), draft.height / 2 + radius_y * sin(angle)
-        px = min(px, 4 * (room // 4))
+        px = min(px, 4 * int(room / FLATTEST / 4))
         height, width = thing_mask(name, px).shape[:2]
         draft.put_thing(colour, name, px, int(x - width / 2), int(y - height / 2))
     return True
@@ -93,18 +96,18 @@ def _grid_shape(draft: Draft) -> tuple[int, int]:
 
 def _fill_places(draft: Draft, places: list[tuple[float, float]], cell: float) -> bool:
     """Put alike things at the centres `places`, and one odd among them."""
-    px = 4 * int(cell * draft.rng.uniform(0.45, 0.7) / 4)
+    px = 4 * int(cell * draft.rng.uniform(0.45, 0.9 / FLATTEST) / 4)
     px = min(px, 32) if draft.hard else px
     if px < 16:
         return False
     common = draft.pick_pair()
     odd_pair, at = _odd_pair(draft, *common), draft.rng.randrange(len(places))
-    slack = max(0, int((cell - px) / 2) - 4)
+    slack = max(0, int((cell - px * FLATTEST) / 2) - 2)
     for k, (x, y) in enumerate(places):
         colour, name = odd_pair if k == at else common
         height, width = thing_mask(name, px).shape[:2]
-        x += draft.rng.randint(-slack, slack) * 0.5
-        y += draft.rng.randint(-slack, slack) * 0.5
+        x += draft.rng.randint(-slack, slack)
+        y += draft.rng.randint(-slack, slack)
         thing = draft.put_thing(colour, name, px, int(x - width / 2), int(y - height / 2))
         if k == at:
             draft.odd = thing

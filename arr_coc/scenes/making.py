@@ -36,9 +36,9 @@ _THINGS = {
     "exists": 0.8,
     "spatial": 2.0,
     "larger": 3.0,
-    "describe": 0.8,
+    "describe": 2.0,
 }
-_FEW = {"colour": 0.8, "thing": 0.8, "exists": 0.3, "spatial": 0.4, "count": 0.3, "describe": 0.4}
+_FEW = {"colour": 0.8, "thing": 0.8, "exists": 0.3, "spatial": 0.4, "count": 0.3, "describe": 0.8}
 # Layout: (its share among scenes, how to lay it, how often to ask which family).
 Layout = tuple[float, Callable[[Draft], bool], dict[str, float]]
 LAYOUTS: dict[str, Layout] = {
@@ -124,7 +124,7 @@ def _ask(draft: Draft, weights: dict[str, float], wanted: frozenset[str]) -> lis
         if sum(q.family == family for q in asked.values()) >= _MOST.get(family, 4):
             continue
         # The same answer from the same evidence in other words teaches nothing.
-        key = f"{family} {question.answer} {question.evidence}"
+        key = f"{family} {question.answer} {sorted(question.evidence)}"
         asked.setdefault(key, question)
     return list(asked.values())
 

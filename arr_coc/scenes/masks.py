@@ -14,16 +14,14 @@ _MASTER = 256
 _STROKES = {
     **{"snowman": 2, "cup": 5, "moon": 8, "lightning": 9, "key": 6, "sword": 6, "scale": 5, "house": 5},
     **{"cat": 3, "cow": 3, "monkey": 3, "pencil": 4, "envelope": 3, "trident": 1, "coin": 3, "leaf": 3},
-    **{"snowflake": 3, "keyboard": 2, "flask": 2, "scissors": 4},
+    **{"snowflake": 3, "smiley": 4, "keyboard": 2, "flask": 2, "scissors": 4},
 }
 
 
-def _ring_points(corners: int, turn: float, inner: float = 1.0) -> list[tuple[float, float]]:
-    """Corners on a circle of the master, every second one at `inner` of the radius; `turn` in turns."""
+def _star_points() -> list[tuple[float, float]]:
     half = _MASTER / 2
-    radii = [half * (inner if k % 2 else 1.0) for k in range(corners)]
-    angles = [2 * pi * (k / corners + turn) for k in range(corners)]
-    return [(half + r * cos(a), half + r * sin(a)) for r, a in zip(radii, angles, strict=True)]
+    corners = [(half * (0.42 if k % 2 else 1.0), 2 * pi * (k / 10 - 0.25)) for k in range(10)]
+    return [(half + r * cos(a), half + r * sin(a)) for r, a in corners]
 
 
 def _heart_points() -> list[tuple[float, float]]:
@@ -47,9 +45,9 @@ def _draw_shape(name: str) -> Image.Image:
         points = {
             "square": [(0.0, 0.0), (end, 0.0), (end, end), (0.0, end)],
             "triangle": [(128.0, 12.0), (end, 236.0), (0.0, 236.0)],
-            "star": _ring_points(10, -0.25, 0.42),
+            "star": _star_points(),
             "diamond": [(128.0, 0.0), (218.0, 128.0), (128.0, end), (38.0, 128.0)],
-            "hexagon": _ring_points(6, 0.0),
+            "bowtie": [(0.0, 40.0), (end, 216.0), (end, 40.0), (0.0, 216.0)],
             "heart": _heart_points(),
         }[name]
         pen.polygon(points, fill=255)
@@ -77,9 +75,12 @@ def _master(name: str) -> Image.Image:
 
 @lru_cache(maxsize=4096)
 def thing_mask(name: str, px: int) -> np.ndarray:
-    """Mask [h, w, 1] int16 in 0..FULL of the thing `name`, its longer side `px` pixels."""
+    """Mask [h, w, 1] int16 in 0..FULL of the thing `name`; `px` is the mean of its width and height.
+
+    The mean, not the longer side: a flat cloud as wide as a square would look much smaller than it.
+    """
     master = _master(name)
-    scale = px / max(master.size)
+    scale = 2 * px / sum(master.size)
     size = (max(1, round(master.width * scale)), max(1, round(master.height * scale)))
     ink = np.asarray(master.resize(size, Image.Resampling.BOX)).astype(np.int32)
     # Thin lines lose ink when they are scaled down: a little gain gives it back.

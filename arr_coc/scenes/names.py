@@ -5,10 +5,10 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "orange": (255, 136, 0),
     "yellow": (250, 216, 20),
     "green": (24, 150, 48),
-    "blue": (28, 78, 222),
-    "purple": (128, 36, 172),
+    "blue": (36, 92, 235),
+    "purple": (148, 48, 196),
     "pink": (255, 120, 192),
-    "brown": (120, 68, 28),
+    "brown": (136, 80, 36),
     "black": (16, 16, 16),
     "white": (252, 252, 252),
 }
@@ -27,7 +27,7 @@ PICTOGRAMS: dict[str, str] = {
     "skull": "☠",
     "radiation": "☢",
     "wheel": "☸",
-    "face": "☻",
+    "smiley": "☺",
     "moon": "☾",
     "trident": "♆",
     "crown": "♛",
@@ -65,10 +65,15 @@ PICTOGRAMS: dict[str, str] = {
     "leaf": "❧",
     "arrow": "➡",
 }
-SHAPES = ("circle", "square", "triangle", "star", "heart", "diamond", "hexagon", "cross", "ring")
+SHAPES = ("circle", "square", "triangle", "star", "heart", "diamond", "bowtie", "cross", "ring")
 THINGS: tuple[str, ...] = (*PICTOGRAMS, *SHAPES)
 
-_NOUNS = {"scissors": "pair of scissors", "recycle": "recycle sign", "radiation": "radiation sign"}
+_NOUNS = {
+    "scissors": "pair of scissors",
+    "recycle": "recycle sign",
+    "radiation": "radiation sign",
+    "lightning": "lightning bolt",
+}
 _PLURALS = {
     "scissors": "pairs of scissors",
     "recycle": "recycle signs",
@@ -77,7 +82,7 @@ _PLURALS = {
     "dice": "dice",
     "leaf": "leaves",
     "lily": "lilies",
-    "lightning": "lightning signs",
+    "lightning": "lightning bolts",
     "cross": "crosses",
 }
 
@@ -122,4 +127,4 @@ def plural(thing: str) -> str:
 
 def with_article(phrase: str) -> str:
     """`phrase` with "a" or "an" before it."""
-    return f"{'an' if phrase[0] in 'aeio' else 'a'} {phrase}"
+    return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"

@@ -28,7 +28,7 @@ def distance(a: RGB, b: RGB) -> float:
 
 def visible_colours(grounds: tuple[RGB, ...], hard: bool) -> list[str]:
     """Colour words whose ink stands out from every one of `grounds`; `hard` accepts lower contrast."""
-    far, lighter = (30.0, 10.0) if hard else (42.0, 16.0)
+    far, lighter = (32.0, 13.0) if hard else (42.0, 21.0)
     return [
         word
         for word, ink in COLOURS.items()

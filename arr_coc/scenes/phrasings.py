@@ -23,8 +23,9 @@ PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "What thing is {c}?",
             "Name the {c} thing.",
             "Tell me what the {c} thing is.",
+            "Tell me which thing is {c}.",
         ),
-        ("What is the thing that is {c}?", "Tell me which thing is {c}."),
+        ("What is the thing that is {c}?", "Name the thing that is {c}."),
     ),
     "count": (
         (
@@ -35,7 +36,7 @@ PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "How many {p} are in the image?",
             "How many {p} does the image have?",
         ),
-        ("How many {p} can you see?", "Tell me the number of {p}.", "How many {p} are here?"),
+        ("How many {p} are here?", "Tell me the number of {p}.", "How many {p} do you see here?"),
     ),
     "exists": (
         (
@@ -45,7 +46,7 @@ PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "Can you see {a} here?",
             "Does the image have {a}?",
         ),
-        ("Is there {a} here?", "Do you see {a} in the image?", "Can you find {a}?"),
+        ("Is there {a} here?", "Do you see {a} in the image?", "Can you see {a} in the image?"),
     ),
     "exists_row": (
         (
@@ -54,7 +55,7 @@ PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "Do you see {g} on the {d}?",
             "Is {g} on the {d}?",
         ),
-        ("Can you see {g} on the {d}?", "Can you find {g} on the {d}?"),
+        ("Can you see {g} on the {d}?", "Is there {g} here on the {d}?"),
     ),
     "spatial": (
         (

@@ -2,7 +2,7 @@
 
 from .draft import Draft, Sign
 from .fonts import TRAIN_FONTS, UNSEEN_FONTS, set_text
-from .layouts import scatter
+from .layouts import FLATTEST, scatter
 from .masks import thing_mask
 from .names import COLOURS
 from .palette import grey_tone, jittered, readable_colours, visible_colours
@@ -91,11 +91,14 @@ def lay_board(draft: Draft) -> bool:
     on_background, draft.colours = draft.colours, inks
     for k, text in enumerate(texts):
         y = at[1] + 8 + k * pitch
-        pair, thing_px = draft.pick_pair(), 4 * (int(pitch * 0.75) // 4)
-        thing = draft.put_thing(*pair, thing_px, at[0] + 8, y + 2)
+        pair, thing_px = draft.pick_pair(), 4 * int(pitch * 0.85 / FLATTEST / 4)
+        line = y + pitch // 2
+        tall = thing_mask(pair[1], thing_px).shape[0]
+        thing = draft.put_thing(*pair, thing_px, at[0] + 8, line - tall // 2)
         word = rng.choice(readable_colours((tone,), draft.hard))
         ink = jittered(rng, COLOURS[word])
-        element = draft.put_text(text, font, px, at[0] + 14 + pitch, y + pitch // 3, word, ink)
+        top = line - set_text(text, font, px).height // 2
+        element = draft.put_text(text, font, px, at[0] + 14 + pitch, top, word, ink)
         draft.signs.append(Sign(element, element.box, False, "", thing))
     draft.colours = on_background
     draft.taken.append((at[0], at[1], at[0] + width, at[1] + height))
@@ -115,7 +118,7 @@ def _grey_text(draft: Draft, area: tuple[int, int, int, int] | None) -> Element 
         return None
     panel = (at[0], at[1], at[0] + width + 2 * pad_x, at[1] + height + 2 * pad_y)
     level = rng.randint(88, 168)
-    step = (rng.randint(24, 32) if draft.hard else rng.randint(34, 56)) * rng.choice((-1, 1))
+    step = (rng.randint(28, 36) if draft.hard else rng.randint(38, 60)) * rng.choice((-1, 1))
     draft.rect(panel, (level, level, level))
     ink = (level + step, level + step, level + step)
     element = draft.put_text(text, font, px, at[0] + pad_x, at[1] + pad_y, "", ink)

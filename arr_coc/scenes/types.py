@@ -35,7 +35,7 @@ class Element:
     font: str
     """Font of a text (a key of fonts.FILES), else ""."""
     px: int
-    """Font size of a text, longer side of a thing, 0 for a bar."""
+    """Font size of a text, mean of a thing's width and height, 0 for a bar."""
 
 
 @dataclass(frozen=True, slots=True)
