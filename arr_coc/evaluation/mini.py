@@ -109,7 +109,10 @@ def evaluate(
         "families": by_group(dense, "family"),
         "difficulties": by_group(dense, "difficulty"),
     }
-    log(f"seen 512 px   {report['overall']}")
+    log(f"seen          {report['overall']}")
+    log(
+        "by family     " + ", ".join(f"{k} {v['accuracy']:.1%}" for k, v in by_group(dense, "family").items())
+    )
     runs: list[tuple[str, list[Asked], Callable[..., list[Row]]]] = [
         ("sparse25", seen, sparse_rows),
         ("blind", seen, blind_rows),
@@ -146,6 +149,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path(__file__).parents[1] / "models" / "mini")
     parser.add_argument("--questions", type=int, default=500, help="questions per split (1024 px: a quarter)")
     parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--quiet", action="store_true", help="print one line per test, not the whole report")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
@@ -155,7 +159,8 @@ def main() -> None:
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(text + "\n")
-    print(text)
+    if not arguments.quiet:
+        print(text)
 
 
 if __name__ == "__main__":

@@ -105,6 +105,7 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
         now = time.monotonic()
         waiting = next(stream, None)
         waited += time.monotonic() - now
+    stream.close()  # the workers end: the evaluation gets the machine for itself
     save(learner, places, step, config)
     return evaluate_now(judge, held, step, report)
 

@@ -32,7 +32,7 @@ class MiniTrainConfig:
         (1024, 1024, 0.10),
     )
     """(width, height, share) in px; a batch has one size."""
-    early_sizes: tuple[tuple[int, int, float], ...] = ((256, 256, 0.6), (384, 384, 0.2), (512, 512, 0.2))
+    early_sizes: tuple[tuple[int, int, float], ...] = ((256, 256, 0.4), (384, 384, 0.3), (512, 512, 0.3))
     """Sizes until scenes fill up: small images of one or two things make many cheap steps. (): as later."""
     focus: tuple[str, ...] = ()
     """Families that need more practice: `focus_share` of the scenes ask these alone."""

@@ -10,7 +10,7 @@ B images, N cells, K kept cells.
 import resource
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,7 @@ def _fill(evidence: set[int], budget: int, grid: tuple[int, int], rng: np.random
     return sorted([*evidence, *others[: budget - len(evidence)]])
 
 
-def batch_stream(batches: MiniBatches, first: int, last: int, pin: bool) -> Iterator[Batch]:
+def batch_stream(batches: MiniBatches, first: int, last: int, pin: bool) -> Generator[Batch, None, None]:
     """Batches `first` to `last` - 1 in order, made by the configured number of worker processes (0: here)."""
     workers = batches.config.workers
     ahead = 2

@@ -1,6 +1,7 @@
 """Where a training run stands: its clock, its metrics file, its lines for people."""
 
 import json
+import math
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -64,6 +65,10 @@ def log_step(
     """One line about where the run stands; `starved` is the share of time spent waiting for images."""
     progress, left = clock.progress(step), clock.seconds_left(step, first)
     answers, dense, right = float(found.answers), float(found.dense), float(found.right)
+    if not math.isfinite(answers + dense):
+        raise RuntimeError(
+            f"the loss is {answers} at step {step}: start again from the last weights, lower the rate"
+        )
     report(
         f"step {step}  {progress:4.0%}  answers {answers:.3f} ({right:.1%} of tokens)  dense {dense:.3f}  "
         f"{pace['images_per_second']:.0f} images/s ({pace['starved']:.0%} waiting)  "

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Trains mini on a GPU machine without network and leaves weights, metrics and results in OUT (at most 7 files,
+# each under 16 MiB). Needs carry/ from scripts/build_carry.sh.
+#
+#   scripts/gpu_train.sh OUT SECONDS QUESTIONS [further options of arr_coc.training.mini]
+#
+# SECONDS is the time for training from its start, compilation included. QUESTIONS per split are asked at the end,
+# 0: none. Start-up takes about 20 s, the evaluation of 4,000 questions about 60 s: leave room for both. Weights are
+# written to OUT every two minutes, so a run that is cut short loses little.
+set -uo pipefail
+out=$1 seconds=$2 questions=$3
+shift 3
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+mkdir -p "$out" "$work/model"
+
+python3 -m zipfile -e carry/transformers-*.whl "$work/site" || exit 1
+export PYTHONPATH="$work/site:$PWD" ARR_COC_FONTS="$PWD/carry/fonts" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+export TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+# Batches come from the workers through shared memory, several gigabytes of them.
+if [ "$(df --output=avail -k /dev/shm | tail -1)" -lt 8000000 ]; then
+    mount -o remount,size=48G /dev/shm || echo "little shared memory: images may run short"
+fi
+
+python3 -m arr_coc.training.mini --out "$out" --checkpoints "$work/checkpoints" --seconds "$seconds" "$@"
+status=$?
+
+if [ "$questions" -gt 0 ] && ls "$out"/model-*.safetensors > /dev/null; then
+    cp arr_coc/models/mini/*.json arr_coc/models/mini/*.jinja "$work/model/"
+    cp "$out"/model* "$work/model/"
+    python3 -m arr_coc.evaluation.mini --model "$work/model" --questions "$questions" --out "$out/results.json" \
+        --quiet || status=$?
+fi
+exit $status
