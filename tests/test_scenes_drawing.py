@@ -62,7 +62,7 @@ def test_elements_have_ink_exactly_in_their_boxes(split: str) -> None:
 
 
 def test_every_evidence_box_holds_something_drawn() -> None:
-    for seed in range(40):
+    for seed in range(20):
         for split in SPLITS:
             scene = make_scene(seed, split, (384, 384))
             ground = backgrounds.paint(scene.background, scene.width, scene.height)

@@ -88,7 +88,7 @@ def ask_count(draft: Draft) -> Question | None:
     groups = {said: members for said, members in _groups(draft).items() if len(members) <= 9}
     if not groups:
         return None
-    if draft.may_count_none and rng.random() < 0.5:
+    if draft.may_count_none and rng.random() < 0.3:
         text = phrase(rng, draft.split, "count", p=_nothing(draft))
         return Question(text, "0", "count", (), boxes(draft.things))
     # Small groups are in every scene, large ones in few: large ones are asked for when they are there.

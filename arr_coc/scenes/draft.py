@@ -91,8 +91,8 @@ class Draft:
         return min(self.width, self.height)
 
     def text_px(self, most: float = 1.0) -> int:
-        """A font size: 14 to 16 when hard, else from 18 up to `most` of a fourteenth of the side."""
-        if self.hard:
+        """A font size: 14 to 16 if hard or the image tiny, else 18 to `most` of a fourteenth of the side."""
+        if self.hard or self.side < 192:
             return self.rng.randint(14, 16)
         top = min(34, max(20, self.side // 14))
         return self.rng.randint(18, max(18, round(top * most)))

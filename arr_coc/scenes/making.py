@@ -53,7 +53,7 @@ LAYOUTS: dict[str, Layout] = {
     "page": (1.2, documents.lay_page, {"title": 3.0, **_FEW}),
     "table": (1.3, documents.lay_table, {"lookup": 6.0, "title": 1.0, **_FEW}),
     "receipt": (1.2, documents.lay_receipt, {"lookup": 6.0, "title": 1.5, **_FEW}),
-    "chart": (1.5, charts.lay_chart, {"chart": 6.0, "title": 1.0, **_FEW}),
+    "chart": (2.0, charts.lay_chart, {"chart": 6.0, "title": 1.0, **_FEW}),
 }
 UNSEEN_LAYOUTS: dict[str, Layout] = {
     "ring": (3.0, layouts.lay_ring, _THINGS),
@@ -63,7 +63,7 @@ UNSEEN_LAYOUTS: dict[str, Layout] = {
     "poster": (1.2, documents.lay_poster, LAYOUTS["page"][2]),
     "wide_table": (1.3, documents.lay_wide_table, LAYOUTS["table"][2]),
     "menu": (1.2, documents.lay_menu, LAYOUTS["receipt"][2]),
-    "side_chart": (1.5, charts.lay_side_chart, LAYOUTS["chart"][2]),
+    "side_chart": (2.0, charts.lay_side_chart, LAYOUTS["chart"][2]),
 }
 
 # (width, height), all multiples of 32; squares of 512 px are the commonest.
@@ -124,7 +124,7 @@ def _ask(draft: Draft, weights: dict[str, float], wanted: frozenset[str]) -> lis
         if sum(q.family == family for q in asked.values()) >= _MOST.get(family, 4):
             continue
         # The same answer from the same evidence in other words teaches nothing.
-        key = f"{family} {question.answer} {sorted(question.evidence)}"
+        key = f"{family} {question.answer} {sorted(question.evidence) or question.text}"
         asked.setdefault(key, question)
     return list(asked.values())
 
