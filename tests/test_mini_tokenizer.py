@@ -3,10 +3,10 @@
 import pytest
 from transformers import AutoTokenizer
 
-from arr_coc.qwen.turns import Turns
+from arr_coc.qwen.turns import Turns, outside_words
 from arr_coc.scenes import make_scene, world_words
 from arr_coc.training.mini import ASSETS
-from arr_coc.training.mini_tokenizer import MAX_ENTRIES, build_tokenizer, outside_words
+from arr_coc.training.mini_tokenizer import MAX_ENTRIES, build_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@
 The first line is the prefix of `qwen.batched`, the second a turn; nothing stands between them.
 """
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -47,3 +48,13 @@ class Turns:
         if self.stop_id in ids:
             ids = ids[: ids.index(self.stop_id)]
         return str(self._backend.decode(ids, skip_special_tokens=True)).strip()
+
+
+def outside_words(tokenizer: Any, text: str) -> list[str]:
+    """Words of `text` that mini does not know, in order. Upper-case words and single letters are free.
+
+    `tokenizer` is what AutoTokenizer loads from mini's folder.
+    """
+    vocabulary = tokenizer.get_vocab()
+    words = re.findall(r"[^\W\d_]+", text)
+    return [w for w in words if len(w) > 1 and not w.isupper() and w not in vocabulary]

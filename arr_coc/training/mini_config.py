@@ -65,9 +65,9 @@ class MiniTrainConfig:
     precision: str = "bfloat16"
     log_every: float = 5.0
     """Seconds between lines about the loss; each of them waits for the GPU."""
-    evaluate_every: float = 120.0
+    evaluate_every: float = 150.0
     """Seconds between evaluations on `val`, 0: only at the end."""
-    evaluate_questions: int = 480
+    evaluate_questions: int = 360
     checkpoint_every: float = 120.0
     """Seconds between checkpoints."""
     hidden: int = 256

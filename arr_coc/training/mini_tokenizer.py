@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
@@ -70,13 +69,3 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "vision_eos_token": "<|vision_end|>",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-
-
-def outside_words(tokenizer: Any, text: str) -> list[str]:
-    """Words of `text` that mini does not know, in order. Upper-case words and single letters are free.
-
-    `tokenizer` is what AutoTokenizer loads from mini's folder.
-    """
-    vocabulary = tokenizer.get_vocab()
-    words = re.findall(r"[^\W\d_]+", text)
-    return [w for w in words if len(w) > 1 and not w.isupper() and w not in vocabulary]
