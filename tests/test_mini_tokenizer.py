@@ -61,5 +61,5 @@ def test_too_large_a_world_is_refused():
 
 
 def test_shipped_tokenizer_knows_the_world(tokenizer):
-    """After a change of the world's words: python -m arr_coc.training.mini_model --out arr_coc/models/mini."""
+    """If it fails: python -m arr_coc.training.mini_model --out arr_coc/models/mini."""
     assert set(build_tokenizer(world_words()).get_vocab()) <= set(tokenizer.get_vocab())
