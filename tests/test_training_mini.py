@@ -12,10 +12,13 @@ from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 from arr_coc.evaluation.answering import Answerer, Row
 from arr_coc.evaluation.mini import ask_about, dense_rows, evaluate, outcomes, sparse_rows
 from arr_coc.qwen.batched import patchify
+from arr_coc.qwen.turns import Turns
 from arr_coc.training.checkpoints import is_complete, newest_checkpoint, save_checkpoint
 from arr_coc.training.mini import ASSETS, Places, train_mini
 from arr_coc.training.mini_config import MiniTrainConfig
+from arr_coc.training.mini_data import USES, MiniBatches
 from arr_coc.training.mini_model import MAX_PARAMETERS, count_parameters, mini_config, new_model
+from arr_coc.training.mini_step import Learner
 from arr_coc.training.shards import SHARD_BYTES, export_weights, load_weights
 
 
@@ -170,3 +173,21 @@ def test_sparse_with_every_cell_is_dense():
     assert answerer.answer(every) == answerer.answer(dense_rows(asked))
     assert len(outcomes(answerer, asked, sparse_rows)) == 4
     assert np.array_equal(asked[0].image, ask_about("val", 4, (128, 128))[0].image)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="bfloat16 products end the process on some virtual CPUs"
+)
+def test_bfloat16_losses_are_those_of_float32():
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS)
+    turns = Turns(tokenizer)
+    found = {}
+    for precision in ("float32", "bfloat16"):
+        config = tiny(2, precision=precision)
+        model = new_model(mini_config(tokenizer.get_vocab(), config.hidden, config.layers), seed=0)
+        learner = Learner(config, model, turns, torch.device("cuda"))
+        batch = {name: value.cuda() for name, value in MiniBatches(config, turns)[0].items()}
+        found[precision] = [learner.step(batch, use, 1e-3) for use in USES]
+    for exact, rough in zip(found["float32"], found["bfloat16"], strict=True):
+        assert float(rough.answers) == pytest.approx(float(exact.answers), rel=0.02)
+        assert float(rough.dense) == pytest.approx(float(exact.dense), rel=0.02)
