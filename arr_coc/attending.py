@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from arr_coc.config import Keep, tokens_to_keep
 
 REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this many cells or more
-NO_STRUCTURE = 0.02  # relevance whose 99th percentile is this close to its median points nowhere
+NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points nowhere
 AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent noise keeps 1/3
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
 
@@ -143,15 +143,13 @@ def has_structure(relevance_BHW: Tensor) -> Tensor:
     of independent noise a third is left) or a peak too high for noise.
     """
     flat_BN = relevance_BHW.flatten(1).float()
-    quantiles = torch.tensor([0.5, 0.99], device=flat_BN.device)
-    median_B, high_B = flat_BN.quantile(quantiles, dim=-1)
+    height_B = flat_BN.amax(-1) - flat_BN.median(-1).values
     spread_B = (flat_BN - flat_BN.mean(-1, keepdim=True)).square().mean(-1).sqrt()
     smooth_BN = F.avg_pool2d(relevance_BHW.float(), 3, stride=1, padding=1, count_include_pad=False).flatten(1)
     smooth_B = (smooth_BN - smooth_BN.mean(-1, keepdim=True)).square().mean(-1).sqrt()
-    agrees_B = smooth_B > AGREEMENT * spread_B
-    peaks_B = flat_BN.amax(-1) - median_B > NOISE_PEAK * spread_B
-    few_cells = flat_BN.shape[-1] < 16  # too few to tell noise from structure
-    return ((flat_BN.amax(-1) if few_cells else high_B) - median_B > NO_STRUCTURE) & (agrees_B | peaks_B | few_cells)
+    too_few_to_tell = flat_BN.shape[-1] < 16
+    like_noise_B = (smooth_B <= AGREEMENT * spread_B) & (height_B <= NOISE_PEAK * spread_B)
+    return (height_B > NO_STRUCTURE) & (~like_noise_B | too_few_to_tell)
 
 
 @dataclass(frozen=True, slots=True)

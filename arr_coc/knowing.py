@@ -78,7 +78,7 @@ class InformationScorer(nn.Module):
     """How much is there: entropy of the values inside each cell, channels weighted by learned weights.
 
     The softmax entropy over a cell's channels would be highest for a flat patch. Measured instead are the values
-    *inside* the cell, as a Gaussian of their variance above one grey level of noise: 1/2 log2(1 + variance / noise) bits.
+    *inside* the cell, as a Gaussian of their variance above one grey level of noise: 1/2 log2(1 + variance / noise).
     """
 
     def __init__(self, channels: int = 13) -> None:

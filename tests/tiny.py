@@ -1,7 +1,7 @@
 """A tiny random Qwen3-VL with its own byte tokenizer, so that everything runs in seconds."""
 
+from collections.abc import Callable
 from functools import lru_cache
-from types import SimpleNamespace
 
 import torch
 from PIL import Image
@@ -15,6 +15,9 @@ from transformers import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from arr_coc.attending import TokenAllocator
+from arr_coc.balancing import Balance
+from arr_coc.layer import Judgement
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, ImageOnlyProcessor, encode
 from arr_coc.selectors import Selector
@@ -127,31 +130,22 @@ def wrapped(model: Qwen3VLForConditionalGeneration, **kwargs: object) -> ARRCOCQ
 
 
 class FixedSelector(Selector):
-    """Keeps what it is told: relevance is 1 for the cells in `wanted`, falling with the index otherwise."""
+    """Chooses by a given relevance, whatever the image and the question."""
 
     name = "fixed"
 
-    def __init__(self, reads_tokens: bool, relevance) -> None:
-        from arr_coc.attending import TokenAllocator
-
+    def __init__(self, relevance: Callable[[tuple[int, int]], torch.Tensor], reads_tokens: bool = False) -> None:
         super().__init__(TokenAllocator())
-        self.reads_tokens = reads_tokens
-        self.relevance = relevance
+        self.relevance, self.reads_tokens = relevance, reads_tokens
 
     def judge(self, view, stopwatch):
-        from arr_coc.balancing import Balance
-        from arr_coc.layer import Judgement
-
         relevance = torch.stack([self.relevance(view.grid) for _ in range(view.image_B3hw.shape[0])])
         zeros = relevance.new_zeros(relevance.shape[0], 3)
         return Judgement({"fixed": relevance}, Balance(relevance, zeros[:, :1] + 1, zeros))
 
 
-def random_relevance(seed: int):
-    def relevance(grid: tuple[int, int]) -> torch.Tensor:
-        return torch.rand(grid, generator=torch.Generator().manual_seed(seed * 1000 + grid[0] * 31 + grid[1]))
-
+def scattered(grid: tuple[int, int]) -> torch.Tensor:
+    """An arbitrary relevance that depends on the grid alone, with structure enough to be followed."""
+    relevance = 0.5 * torch.rand(grid, generator=torch.Generator().manual_seed(grid[0] * 31 + grid[1]))
+    relevance[: grid[0] // 2, : grid[1] // 2] += 0.5
     return relevance
-
-
-__all__ = ["SimpleNamespace"]

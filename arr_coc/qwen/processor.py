@@ -23,7 +23,8 @@ class ImageOnlyProcessor(Qwen3VLProcessor):
     """The stock processor without its video half, which needs torchvision."""
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: Any = None, **_: Any) -> None:
-        super().__init__(image_processor, tokenizer, None, chat_template=chat_template)
+        template = chat_template or getattr(tokenizer, "chat_template", None)
+        super().__init__(image_processor, tokenizer, None, chat_template=template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,7 @@ def _encode_one(
         for slot, (role, _) in enumerate(turns)
     ]
     messages[0]["content"] = [{"type": "image"} for _ in conversation.images] + list(messages[0]["content"])
-    rendered = processor.tokenizer.apply_chat_template(
-        messages,
-        chat_template=processor.chat_template or processor.tokenizer.chat_template,
-        tokenize=False,
-        add_generation_prompt=add_generation_prompt,
-    )
+    rendered = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
     ids: list[int] = []
     asked: list[int] = []
     for place, piece in enumerate(_SLOT_PATTERN.split(rendered)):
