@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.loading import ModelNotFound
 from arr_coc.qwen.storage import load_adapter
 
 WEIGHTS = "arr_coc.safetensors"
@@ -161,7 +162,7 @@ def test_a_pickle_is_never_opened(saved, tmp_path, name):
 def test_a_pickled_base_is_never_opened(saved, tmp_path):
     (saved / "model.safetensors").unlink()
     (saved / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(tmp_path / "executed")))
-    with pytest.raises(OSError, match="safetensors"):
+    with pytest.raises(ValueError, match="safetensors"):
         ARRCOCQwen.from_pretrained(saved)
     assert not (tmp_path / "executed").exists()
 
@@ -172,3 +173,16 @@ def test_other_models_are_refused(tmp_path):
         ARRCOCQwen.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="width"):
         ARRCOCQwen(tiny.stock(), ARRCOCConfig(hidden_dim=64))
+
+
+def test_a_model_that_is_not_there_is_answered_with_the_ways_to_get_one(tmp_path):
+    for source in (tmp_path / "nothing", "nobody/nothing", tmp_path):
+        with pytest.raises(ModelNotFound, match="mini"):
+            ARRCOCQwen.from_pretrained(source)
+
+
+def test_a_damaged_weight_file_of_the_base_is_refused_by_name(saved):
+    whole = (saved / "model.safetensors").read_bytes()
+    (saved / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"model.safetensors"):
+        ARRCOCQwen.from_pretrained(saved)
