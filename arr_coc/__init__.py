@@ -4,7 +4,16 @@ The names below are loaded on first use, so that `import arr_coc` and `arr-coc -
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from arr_coc.attending import TokenAllocator
+    from arr_coc.balancing import AdaptiveTensionBalancer
+    from arr_coc.config import ARRCOCConfig
+    from arr_coc.knowing import InformationScorer, ParticipatoryScorer, PerspectivalScorer
+    from arr_coc.layer import ARRCOCLayer, ARRCOCOutput
+    from arr_coc.qwen.model import ARRCOCQwen
+    from arr_coc.texture import generate_texture_array
 
 __version__ = "0.1.0"
 
@@ -21,7 +30,19 @@ _HOMES = {
     "ARRCOCConfig": "arr_coc.config",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = [
+    "ARRCOCConfig",
+    "ARRCOCLayer",
+    "ARRCOCOutput",
+    "ARRCOCQwen",
+    "AdaptiveTensionBalancer",
+    "InformationScorer",
+    "ParticipatoryScorer",
+    "PerspectivalScorer",
+    "TokenAllocator",
+    "__version__",
+    "generate_texture_array",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,213 @@
+"""Relevance -> kept cells. Budgets, coverage, suppression and ties; no loop over cells or samples.
+
+B batch (of images), H W grid of cells, N = H * W, K kept, I images of all samples, S samples.
+
+Contract: exactly K = min(K, N) cells per image, strictly increasing flat indices, unique; fp32 scores, stable sort,
+ties by index.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arr_coc.config import Keep, tokens_to_keep
+
+REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this many cells or more
+NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points nowhere
+AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent noise keeps 1/3
+NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
+
+
+# ---------------------------------------------------------------- coverage and suppression
+
+
+@lru_cache(maxsize=64)
+def even_rank(height: int, width: int, device: torch.device) -> Tensor:
+    """Rank of each cell in an order whose first K cells cover the grid evenly, for every K: `[H, W]`, 0 first.
+
+    Ordered dithering (Bayer): each bit of the place, coarsest last, decides between four quarters.
+    """
+    bits = max(height, width, 2).bit_length()
+    y = torch.arange(height).view(-1, 1) + height // 2  # shifted, so that the first cell is not a corner
+    x = torch.arange(width).view(1, -1) + width // 2
+    order = torch.zeros(height, width, dtype=torch.long)
+    for bit in range(bits):
+        y_bit, x_bit = (y >> bit) & 1, (x >> bit) & 1
+        order = order * 4 + (y_bit ^ x_bit) * 2 + y_bit
+    rank = torch.empty(height * width, dtype=torch.long)
+    rank[order.flatten().argsort(stable=True)] = torch.arange(height * width)
+    return rank.view(height, width).to(device)
+
+
+def coverage(height: int, width: int, device: torch.device) -> Tensor:
+    """The even order as scores in (0, 1], highest first: `[H, W]`."""
+    return 1 - even_rank(height, width, device).float() / (height * width)
+
+
+def suppress_neighbours(relevance_BHW: Tensor, diversify_B: Tensor) -> Tensor:
+    """Scale each cell down by `diversify` times its most relevant neighbour, if that one beats it."""
+    padded = F.pad(relevance_BHW.unsqueeze(1), (1, 1, 1, 1), value=-1.0)
+    best_BHW = F.max_pool2d(padded, 3, stride=1).squeeze(1)
+    beaten_by = torch.where(best_BHW > relevance_BHW, best_BHW, torch.zeros_like(best_BHW))
+    return relevance_BHW * (1 - diversify_B.view(-1, 1, 1) * beaten_by.clamp(0, 1))
+
+
+def soften(relevance_BHW: Tensor, explore_B: Tensor, diversify_B: Tensor) -> Tensor:
+    """Relevance after the tensions, differentiable in all three: what losses and gates see."""
+    explore = explore_B.view(-1, 1, 1)
+    even_HW = coverage(relevance_BHW.shape[-2], relevance_BHW.shape[-1], relevance_BHW.device)
+    return (1 - explore) * suppress_neighbours(relevance_BHW, diversify_B) + explore * even_HW * relevance_BHW.detach()
+
+
+# ---------------------------------------------------------------- budgets
+
+
+def budget_bounds(cells: int, min_tokens: int, max_tokens: int) -> tuple[int, int]:
+    """Least and most tokens of an automatic budget: the settings, scaled down for grids under 1,024 cells."""
+    scale = min(1.0, cells / REFERENCE_CELLS)
+    low = min(cells, max(1, round(min_tokens * scale)))
+    return low, min(cells, max(low, round(max_tokens * scale)))
+
+
+def budget_by_mass(relevance_BHW: Tensor, share_B: Tensor, steepness: Tensor) -> Tensor:
+    """The smallest K whose cells hold `share` of the relevance mass, `[B]` long.
+
+    The mass is a softmax with a steepness: over a thousand plain scores in [0, 1] it would be nearly flat, and K always
+    near its maximum.
+    """
+    mass_BN = (relevance_BHW.flatten(1).float() * steepness).softmax(-1).sort(-1, descending=True).values
+    held_BN = mass_BN.cumsum(-1)
+    return ((held_BN < share_B.unsqueeze(-1)).sum(-1) + 1).clamp(max=mass_BN.shape[-1])
+
+
+def share_budget(k_S: Tensor, mass_I: Tensor, sample_I: Tensor, cells_I: Tensor) -> Tensor:
+    """Split each sample's budget over its images in proportion to their mass, at least one each: `[I]` long.
+
+    Divisor apportionment (Sainte-Lague): the n-th token of an image claims with mass / (n - 1/2); highest claims win.
+    A first token claims above all others, cells are the cap, and the sum is exactly min(K, cells of the sample), or the
+    number of images if that is more.
+    """
+    images, samples = mass_I.shape[0], k_S.shape[0]
+    most = int(cells_I.max())
+    nth_N = torch.arange(1, most + 1, device=mass_I.device)
+    claim_IN = mass_I.double().clamp(min=1e-12).unsqueeze(1) / (nth_N - 0.5)
+    claim_IN[:, 0] = torch.inf
+    claim_IN = claim_IN.masked_fill(nth_N > cells_I.unsqueeze(1), -torch.inf)
+    # Highest claim first, then grouped by sample; both sorts are stable, so ties go to the earlier image.
+    flat_sample = sample_I.unsqueeze(1).expand(images, most).flatten()
+    by_claim = claim_IN.flatten().sort(descending=True, stable=True).indices
+    order = by_claim[flat_sample[by_claim].sort(stable=True).indices]
+    start_S = F.pad(torch.bincount(flat_sample, minlength=samples).cumsum(0), (1, 0))[:-1]
+    place = torch.arange(order.shape[0], device=order.device) - start_S[flat_sample[order]]
+    k_S = torch.maximum(k_S, torch.bincount(sample_I, minlength=samples))
+    won = (place < k_S[flat_sample[order]]) & claim_IN.flatten()[order].gt(-torch.inf)
+    return torch.zeros(images, dtype=torch.long, device=k_S.device).index_add(0, order // most, won.long())
+
+
+# ---------------------------------------------------------------- the choice
+
+
+def choose_cells(scores_BN: Tensor, k_B: Tensor) -> Tensor:
+    """Keep the k highest of each row: bool `[B, N]` with exactly min(k, N) True per row; ties go to the lower index."""
+    order = scores_BN.float().sort(dim=-1, descending=True, stable=True).indices
+    place_N = torch.arange(scores_BN.shape[-1], device=scores_BN.device).expand_as(order)
+    return torch.zeros_like(order, dtype=torch.bool).scatter(1, order, place_N < k_B.unsqueeze(-1))
+
+
+def choose_with_coverage(scores_BHW: Tensor, k_B: Tensor, explore_B: Tensor) -> Tensor:
+    """Spend round(explore * k) of the budget on the even order, the rest on the scores: bool `[B, H, W]`."""
+    height, width = scores_BHW.shape[-2:]
+    rank_N = even_rank(height, width, scores_BHW.device).flatten()
+    covered_BN = rank_N < (explore_B * k_B).round().unsqueeze(-1)
+    scores_BN = scores_BHW.flatten(1).float()
+    top = scores_BN.amax(-1, keepdim=True) + 1
+    return choose_cells(torch.where(covered_BN, top, scores_BN), k_B).view_as(scores_BHW)
+
+
+def kept_indices(keep_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """Flat indices of the kept cells, increasing, `[B, K]`, padded with 0; and the mask of real ones."""
+    counts_B = keep_BN.sum(-1)
+    most = int(counts_B.max())
+    order = keep_BN.to(torch.uint8).sort(dim=-1, descending=True, stable=True).indices[:, :most]
+    mask_BK = torch.arange(most, device=keep_BN.device) < counts_B.unsqueeze(-1)
+    return order.masked_fill(~mask_BK, 0), mask_BK
+
+
+def has_structure(relevance_BHW: Tensor) -> Tensor:
+    """Whether the map points anywhere: `[B]` bool, False for noise, flat and abstract images.
+
+    A map with structure has a spread, and either neighbours that agree (the spread outlives smoothing over 3 x 3 cells;
+    of independent noise a third is left) or a peak too high for noise.
+    """
+    flat_BN = relevance_BHW.flatten(1).float()
+    height_B = flat_BN.amax(-1) - flat_BN.median(-1).values
+    spread_B = (flat_BN - flat_BN.mean(-1, keepdim=True)).square().mean(-1).sqrt()
+    smooth_BN = F.avg_pool2d(relevance_BHW.float(), 3, stride=1, padding=1, count_include_pad=False).flatten(1)
+    smooth_B = (smooth_BN - smooth_BN.mean(-1, keepdim=True)).square().mean(-1).sqrt()
+    too_few_to_tell = flat_BN.shape[-1] < 16
+    like_noise_B = (smooth_B <= AGREEMENT * spread_B) & (height_B <= NOISE_PEAK * spread_B)
+    return (height_B > NO_STRUCTURE) & (~like_noise_B | too_few_to_tell)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What was kept of each image, and why."""
+
+    keep_BHW: Tensor  # bool
+    soft_BHW: Tensor  # relevance after the tensions
+    k_B: Tensor  # long
+    structured_B: Tensor  # bool; False: the even order was used
+    finite_B: Tensor  # bool; False: the scores were not finite and every cell was kept
+
+    def strategy(self, index: int) -> tuple[str, str]:
+        """Name of the strategy used for one image, and the reason in words."""
+        if not bool(self.finite_B[index]):
+            return "keep_all", "the scores were not finite, so every token was kept"
+        if not bool(self.structured_B[index]):
+            return "even_grid", "the relevance map points nowhere, so the cells were chosen on an even grid"
+        return "relevance", "the most relevant cells, with the policy's share of even coverage"
+
+
+class TokenAllocator(nn.Module):
+    """Budget and choice. Learns only the steepness of the relevance mass that an automatic budget covers."""
+
+    def __init__(self, min_tokens: int = 64, max_tokens: int = 400) -> None:
+        super().__init__()
+        if not 1 <= min_tokens <= max_tokens:
+            raise ValueError(
+                f"min_tokens={min_tokens}, max_tokens={max_tokens}: expected 1 <= min_tokens <= max_tokens"
+            )
+        self.min_tokens, self.max_tokens = min_tokens, max_tokens
+        self.log_steepness = nn.Parameter(torch.tensor(12.0).log())
+
+    def automatic(self, relevance_BHW: Tensor, particularize_B: Tensor) -> Tensor:
+        """Budget of keep="auto", `[B]`: 1/2 of the relevance mass when compressing, 19/20 when particularizing."""
+        low, high = budget_bounds(relevance_BHW[0].numel(), self.min_tokens, self.max_tokens)
+        share_B = 0.5 + 0.45 * particularize_B
+        return budget_by_mass(relevance_BHW, share_B, self.log_steepness.exp()).clamp(low, high)
+
+    def budgets(self, relevance_BHW: Tensor, particularize_B: Tensor, keeps: list[Keep]) -> Tensor:
+        """Number of cells to keep of each image, `[B]` long, from one checked dial per image."""
+        wanted = [tokens_to_keep(keep, relevance_BHW[0].numel()) for keep in keeps]
+        fixed_B = torch.tensor([-1 if k is None else k for k in wanted], device=relevance_BHW.device)
+        if None not in wanted:
+            return fixed_B
+        return torch.where(fixed_B < 0, self.automatic(relevance_BHW, particularize_B), fixed_B)
+
+    def forward(self, relevance_BHW: Tensor, tensions_BT: Tensor, k_B: Tensor) -> Allocation:
+        """Choose k cells of each image. Rows with scores that are not finite keep everything."""
+        finite_B = relevance_BHW.flatten(1).isfinite().all(-1) & tensions_BT.isfinite().all(-1)
+        relevance_BHW = torch.where(finite_B.view(-1, 1, 1), relevance_BHW, torch.zeros_like(relevance_BHW))
+        tensions_BT = torch.where(finite_B.view(-1, 1), tensions_BT, torch.zeros_like(tensions_BT))
+        _, explore_B, diversify_B = tensions_BT.unbind(-1)
+        structured_B = has_structure(relevance_BHW)
+        even_HW = coverage(relevance_BHW.shape[-2], relevance_BHW.shape[-1], relevance_BHW.device)
+        scores_BHW = suppress_neighbours(relevance_BHW, diversify_B)
+        scores_BHW = torch.where(structured_B.view(-1, 1, 1), scores_BHW, even_HW)
+        k_B = torch.where(finite_B, k_B, torch.full_like(k_B, even_HW.numel()))
+        keep_BHW = choose_with_coverage(scores_BHW, k_B, explore_B)
+        soft_BHW = soften(relevance_BHW, explore_B, diversify_B)
+        return Allocation(keep_BHW, soft_BHW, k_B, structured_B, finite_B)

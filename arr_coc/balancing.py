@@ -1,0 +1,86 @@
+"""Three maps and the question -> weights, tensions, and one relevance map.
+
+B batch, H W grid of cells, D language-model width, S = 3 scorers, T = 3 tensions.
+
+The policy reads the pooled question *and* the statistics of the three maps, so the same question may weigh differently
+on a busy street and on a plain wall. The tensions, each in [0, 1]:
+
+    compress - particularize   0: few tokens,  1: many          acts on the budget
+    exploit - explore          0: relevance,   1: even coverage acts on the share of the budget spent on coverage
+    focus - diversify          0: blobs,       1: spread        acts on how strongly a kept cell suppresses neighbours
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from arr_coc.config import ARRCOCConfig
+from arr_coc.knowing import SCORERS, Question, QuestionPooler
+
+TENSIONS = ("particularize", "explore", "diversify")
+UNTRAINED_WEIGHTS = (
+    0.6,
+    0.6,
+    0.3,
+)  # an untrained participatory map is arbitrary: it is heard, and does not lead
+UNTRAINED_TENSIONS = (0.5, 0.1, 0.2)
+STATISTICS = 4
+WEAK_SALIENCY = 0.1  # a perspectival map whose peak stands this far above its mean counts for half
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    relevance_BHW: Tensor  # in [0, 1]
+    weights_BS: Tensor  # in [0, 1], need not sum to one
+    tensions_BT: Tensor  # in [0, 1]
+
+
+def map_statistics(scores_BSHW: Tensor) -> Tensor:
+    """Mean, spread, peak and peakedness of each map: `[B, S * 4]`, finite for finite maps of any size."""
+    flat_BSN = scores_BSHW.flatten(2)
+    mean_BS = flat_BSN.mean(-1)
+    spread_BS = (flat_BSN - mean_BS.unsqueeze(-1)).square().mean(-1).add(1e-12).sqrt()
+    peak_BS = flat_BSN.amax(-1)
+    return torch.stack([mean_BS, spread_BS, peak_BS, peak_BS - mean_BS], dim=-1).flatten(1)
+
+
+def combine(scores_BSHW: Tensor, weights_BS: Tensor) -> Tensor:
+    """Weighted mean of the maps. A common factor of the weights does not matter to the choice and is divided out."""
+    total_B11 = weights_BS.sum(-1).clamp(min=1e-6).view(-1, 1, 1)
+    return torch.einsum("bshw,bs->bhw", scores_BSHW, weights_BS) / total_B11
+
+
+class AdaptiveTensionBalancer(nn.Module):
+    """The policy network and the relevance that follows from it."""
+
+    def __init__(self, hidden_dim: int, pooling: str = "mean", width: int = 64) -> None:
+        super().__init__()
+        self.pool = QuestionPooler(hidden_dim, pooling)
+        self.read_question = nn.Sequential(nn.RMSNorm(hidden_dim), nn.Linear(hidden_dim, width))
+        self.read_maps = nn.Linear(len(SCORERS) * STATISTICS, width)
+        self.decide = nn.Sequential(nn.GELU(), nn.Linear(width, len(SCORERS) + len(TENSIONS)))
+        last = self.decide[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            last.weight.mul_(0.1)
+            last.bias.copy_(torch.logit(torch.tensor(UNTRAINED_WEIGHTS + UNTRAINED_TENSIONS)))
+
+    @classmethod
+    def from_config(cls, config: ARRCOCConfig) -> "AdaptiveTensionBalancer":
+        return cls(config.hidden_dim, config.pooling)
+
+    def forward(self, scores_BSHW: Tensor, question: Question) -> Balance:
+        hidden = self.read_question(self.pool(question)) + self.read_maps(map_statistics(scores_BSHW))
+        decided = self.decide(hidden).sigmoid()
+        weights_BS, tensions_BT = decided.split([len(SCORERS), len(TENSIONS)], dim=-1)
+        weights_BS = weights_BS * self._trust(scores_BSHW)
+        return Balance(combine(scores_BSHW, weights_BS), weights_BS, tensions_BT)
+
+    @staticmethod
+    def _trust(scores_BSHW: Tensor) -> Tensor:
+        """1 for all but the perspectival map, whose weight falls where saliency is weak everywhere."""
+        standout_BS = scores_BSHW.flatten(2).amax(-1) - scores_BSHW.flatten(2).mean(-1)
+        trust_BS = standout_BS / (standout_BS + WEAK_SALIENCY)
+        is_perspectival = torch.tensor([name == "perspectival" for name in SCORERS], device=trust_BS.device)
+        return torch.where(is_perspectival, trust_BS, torch.ones_like(trust_BS))

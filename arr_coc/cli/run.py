@@ -1,0 +1,25 @@
+"""Runs the command line and turns what goes wrong into one line and an exit code."""
+
+import sys
+
+EXIT_OK, EXIT_UNEXPECTED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 3, 130
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code: 0 ok, 2 usage, 3 bad input, 130 interrupted."""
+    from arr_coc.cli.app import app
+
+    try:
+        app(args=arguments, prog_name="arr-coc")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else EXIT_UNEXPECTED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except ValueError as error:
+        print(f"arr-coc: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    return EXIT_OK

@@ -1,0 +1,133 @@
+"""Settings, validated once. Everything a selection depends on, and nothing about how it is computed."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+FORMAT_VERSION = 1  # raised when a saved adapter of the version before can no longer be read as it is
+CONFIG_FILE = "arr_coc_config.json"
+
+ENCODINGS = ("auto", "dense", "sparse", "weighted")
+POSITION_POLICIES = ("original", "compact")
+POOLINGS = ("mean", "last", "learned", "lm")
+
+Keep = float | int | str
+"""One dial: a float in (0, 1] is the fraction KEPT, an int of 2 or more a number of tokens, "auto" leaves it open."""
+
+_KEEP_HELP = 'give a fraction kept in (0, 1] such as 0.25, a number of tokens of 2 or more such as 256, or "auto"'
+
+
+@dataclass(frozen=True, slots=True)
+class ARRCOCConfig:
+    """Settings of one ARR-COC layer and of how it sits in its Qwen3-VL."""
+
+    hidden_dim: int
+    """Width of the language model's token embeddings."""
+    texture_channels: int = 13
+    """Which registered set of texture channels is read; a set is named by its size."""
+    min_tokens: int = 64
+    """Least tokens that keep="auto" chooses, for 1,024 cells or more; scaled down for smaller grids."""
+    max_tokens: int = 400
+    """Most tokens that keep="auto" chooses, scaled likewise."""
+    pooling: str = "mean"
+    """How the policy pools the question: mean, last, learned, or lm (a pass of the language model over it)."""
+    encoding: str = "auto"
+    """auto, dense (ViT encodes all), sparse (only the kept windows), weighted (all kept, scaled by relevance)."""
+    position_policy: str = "original"
+    """original keeps each token's (t, h, w); compact numbers what is left 0..n-1."""
+    straight_through: bool = False
+    """Multiply kept tokens by 1 + s - s.detach(), so that the answer's gradient reaches the scores."""
+    trained: bool = False
+    """Whether the layer's weights were trained; untrained, a training-free choice is made instead."""
+    base_model: str = ""
+    """Identifier or folder of the Qwen3-VL that the adapter was made for."""
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        if self.hidden_dim < 1:
+            raise ValueError(f"hidden_dim={self.hidden_dim}: give the width of the language model's embeddings")
+        if not 1 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(
+                f"min_tokens={self.min_tokens} and max_tokens={self.max_tokens}: expected 1 <= min_tokens <= max_tokens"
+            )
+        for name, value, allowed in (
+            ("encoding", self.encoding, ENCODINGS),
+            ("position_policy", self.position_policy, POSITION_POLICIES),
+            ("pooling", self.pooling, POOLINGS),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
+
+    def save(self, folder: Path) -> None:
+        (folder / CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "ARRCOCConfig":
+        """Read a saved config. Unknown, missing or outdated keys are refused by name, never guessed."""
+        path = folder / CONFIG_FILE
+        try:
+            data = json.loads(path.read_text())
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path.name}: not readable as JSON ({error}); save the adapter again") from error
+        if not isinstance(data, dict):
+            raise ValueError(f"{path.name}: expected a JSON object; save the adapter again")
+        if data.get("format_version") != FORMAT_VERSION:
+            raise ValueError(
+                f"{path.name}: key 'format_version' is {data.get('format_version')!r}, this library reads "
+                f"{FORMAT_VERSION}; save the adapter again with the library that made it, or train it anew"
+            )
+        known = {field.name: field for field in fields(cls)}
+        for key in sorted(set(data) ^ set(known)):
+            what = "unknown" if key in data else "missing"
+            raise ValueError(f"{path.name}: key {key!r} is {what}; the adapter was saved by another version")
+        for key, value in data.items():
+            _check_type(path.name, key, value, known[key].type)
+        return cls(**data)
+
+
+def _check_type(file: str, key: str, value: Any, expected: Any) -> None:
+    """The JSON value must have exactly the field's type: JSON's true is not a number here."""
+    if type(value) is not expected:
+        raise ValueError(f"{file}: key {key!r} holds {value!r}, expected {expected.__name__}")
+
+
+def check_keep(keep: Any) -> Keep:
+    """Return `keep` if it is a valid dial, else raise ValueError that says what to give."""
+    if isinstance(keep, bool):
+        raise ValueError(f"keep={keep}: {_KEEP_HELP}")
+    if isinstance(keep, str):
+        if keep == "auto":
+            return keep
+        raise ValueError(f"keep={keep!r}: {_KEEP_HELP}")
+    if isinstance(keep, int):
+        if keep == 1:
+            raise ValueError("keep=1 could mean all tokens or one token: give 1.0 for all, or 2 or more for a number")
+        if keep >= 2:
+            return keep
+        raise ValueError(f"keep={keep}: {_KEEP_HELP}")
+    if isinstance(keep, float):
+        if math.isfinite(keep) and 0.0 < keep <= 1.0:
+            return keep
+        raise ValueError(f"keep={keep}: {_KEEP_HELP}")
+    raise ValueError(f"keep={keep!r} is a {type(keep).__name__}: {_KEEP_HELP}")
+
+
+def check_keeps(keep: Any, samples: int) -> list[Keep]:
+    """One dial per sample: a single one is repeated, a sequence must have one for each."""
+    if isinstance(keep, Sequence) and not isinstance(keep, str):
+        if len(keep) != samples:
+            raise ValueError(f"keep has {len(keep)} entries for a batch of {samples}: give one, or one per sample")
+        return [check_keep(one) for one in keep]
+    return [check_keep(keep)] * samples
+
+
+def tokens_to_keep(keep: Keep, cells: int) -> int | None:
+    """The number of tokens a checked dial stands for on `cells` cells, or None for "auto"."""
+    if isinstance(keep, str):
+        return None
+    if isinstance(keep, float):
+        return min(cells, max(1, round(keep * cells)))
+    return min(cells, keep)

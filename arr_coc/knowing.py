@@ -1,0 +1,172 @@
+"""Textures and question -> three score maps, one per way of knowing.
+
+B batch, C channels, H W grid of cells, L question tokens, D language-model width, E = 64 the shared space.
+
+    information    how much is there         question-blind, entropy inside the cell
+    perspectival   what stands out           question-blind, a small CNN
+    participatory  what the question wants   cells against the question's token embeddings
+
+Every scorer is called as `scorer(pyramid, question)` and gives `[B, H, W]` in [0, 1].
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arr_coc.config import POOLINGS
+from arr_coc.texture import FINE, TexturePyramid, channel_names
+
+SHARED = 64  # E
+LEVELS = FINE * FINE + 4 + 1  # values of one channel that belong to one cell, all three scales together
+GREY_LEVEL = 1 / 255
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The user's question as token embeddings; an empty mask row means that nothing was asked."""
+
+    tokens_BLD: Tensor
+    mask_BL: Tensor  # bool, True where there is a token
+
+    @classmethod
+    def of(cls, embeds: Tensor, mask_BL: Tensor | None = None) -> "Question":
+        """From `[B, L, D]` with an optional mask, or from an already pooled `[B, D]`."""
+        if embeds.ndim == 2:
+            embeds = embeds.unsqueeze(1)
+        if embeds.ndim != 3:
+            raise ValueError(f"query_embeds has shape {tuple(embeds.shape)}: expected [B, L, D] or [B, D]")
+        if mask_BL is None:
+            mask_BL = torch.ones(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
+        if mask_BL.shape != embeds.shape[:2]:
+            raise ValueError(f"query mask has shape {tuple(mask_BL.shape)}, query_embeds {tuple(embeds.shape)}")
+        # One all-masked token stands for "no question", so that reductions over L are never empty.
+        if embeds.shape[1] == 0:
+            embeds, mask_BL = F.pad(embeds, (0, 0, 0, 1)), F.pad(mask_BL, (0, 1))
+        return cls(embeds.float(), mask_BL.bool())
+
+    @property
+    def asked_B(self) -> Tensor:
+        return self.mask_BL.any(-1)
+
+
+class QuestionPooler(nn.Module):
+    """`[B, L, D]` -> `[B, D]` by name. "lm" expects tokens that the language model has already read: its last one."""
+
+    def __init__(self, hidden_dim: int, pooling: str = "mean") -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS)}")
+        self.pooling = pooling
+        self.query = nn.Parameter(torch.randn(hidden_dim) * 0.02) if pooling == "learned" else None
+
+    def forward(self, question: Question) -> Tensor:
+        mask_BL, tokens_BLD = question.mask_BL, question.tokens_BLD
+        if self.query is not None:
+            logits_BL = (tokens_BLD @ self.query).masked_fill(~mask_BL, -1e4)
+            weights_BL = logits_BL.softmax(-1) * mask_BL
+        elif self.pooling in ("last", "lm"):
+            place_L = torch.arange(1, mask_BL.shape[1] + 1, device=mask_BL.device)
+            weights_BL = F.one_hot((mask_BL * place_L).argmax(-1), mask_BL.shape[1]) * mask_BL
+        else:
+            weights_BL = mask_BL / mask_BL.sum(-1, keepdim=True).clamp(min=1)
+        return (weights_BL.unsqueeze(-1).to(tokens_BLD.dtype) * tokens_BLD).sum(1)
+
+
+class InformationScorer(nn.Module):
+    """How much is there: entropy of the values inside each cell, channels weighted by learned weights.
+
+    The softmax entropy over a cell's channels would be highest for a flat patch. Measured instead are the values
+    *inside* the cell, as a Gaussian of their variance above one grey level of noise: 1/2 log2(1 + variance / noise).
+    """
+
+    def __init__(self, channels: int = 13) -> None:
+        super().__init__()
+        names = channel_names(channels)
+        self.variance_channel = names.index("within_cell_variance")
+        self.channel_logits = nn.Parameter(torch.zeros(channels))
+        # A standard deviation of 1/2 is the most that values in [0, 1] can have.
+        self.most_bits = 0.5 * torch.log2(torch.tensor(1 + (0.5 / GREY_LEVEL) ** 2)).item()
+
+    def forward(self, pyramid: TexturePyramid, question: Question | None = None) -> Tensor:
+        fine = pyramid.fine_BChw
+        mean = F.avg_pool2d(fine, FINE)
+        variance = (F.avg_pool2d(fine**2, FINE) - mean**2).clamp(min=0)
+        # This channel is itself (twice) a standard deviation, of all pixels: it sees detail finer than the samples.
+        own = (pyramid.cell_BCHW[:, self.variance_channel] / 2) ** 2
+        variance = variance.index_copy(1, torch.tensor([self.variance_channel], device=fine.device), own.unsqueeze(1))
+        bits_BCHW = 0.5 * torch.log2(1 + variance / GREY_LEVEL**2)
+        return torch.einsum("bchw,c->bhw", bits_BCHW, self.channel_logits.softmax(0)) / self.most_bits
+
+
+class PerspectivalScorer(nn.Module):
+    """What stands out: a small CNN (C-32-16-1) that goes down the pyramid, beside a direct reading of saliency."""
+
+    def __init__(self, channels: int = 13) -> None:
+        super().__init__()
+        names = channel_names(channels)
+        self.from_fine = nn.Conv2d(channels, 32, 3, stride=2, padding=1)
+        self.from_middle = nn.Conv2d(channels, 32, 1)
+        self.down = nn.Conv2d(32, 16, 3, stride=2, padding=1)
+        self.from_cell = nn.Conv2d(channels, 16, 1)
+        self.to_score = nn.Conv2d(16, 1, 3, padding=1, bias=False)
+        self.saliency = nn.Conv2d(channels, 1, 1, bias=False)
+        self.bias = nn.Parameter(torch.tensor(-2.0))
+        with torch.no_grad():
+            # Untrained, the saliency channels decide; the CNN starts as a whisper beside them.
+            self.to_score.weight.mul_(0.05)
+            self.saliency.weight.zero_()
+            for name in ("spectral_residual", "colour_contrast", "local_contrast"):
+                self.saliency.weight[0, names.index(name)] = 4.0
+
+    def forward(self, pyramid: TexturePyramid, question: Question | None = None) -> Tensor:
+        middle = F.gelu(self.from_fine(pyramid.fine_BChw) + self.from_middle(pyramid.middle_BChw))
+        cell = F.gelu(self.down(middle) + self.from_cell(pyramid.cell_BCHW))
+        return (self.to_score(cell) + self.saliency(pyramid.cell_BCHW) + self.bias).squeeze(1).sigmoid()
+
+
+class ParticipatoryScorer(nn.Module):
+    """What the question wants: each cell against each question token; max, mean and sum over tokens, weighted.
+
+    Cells and tokens meet in a shared space of 64; without a question the map is constant at 1/2.
+    """
+
+    def __init__(self, hidden_dim: int, channels: int = 13) -> None:
+        super().__init__()
+        width = channels * LEVELS
+        self.cells = nn.Sequential(nn.Conv2d(width, 2 * SHARED, 1), nn.GELU(), nn.Conv2d(2 * SHARED, SHARED, 1))
+        self.question = nn.Sequential(nn.RMSNorm(hidden_dim), nn.Linear(hidden_dim, SHARED))
+        self.sharpness = nn.Parameter(torch.tensor(8.0))
+        # Weights of max, mean and sum. The sum grows with the question's length, so it starts small.
+        self.mix = nn.Parameter(torch.tensor([1.0, 0.5, 0.05]))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, pyramid: TexturePyramid, question: Question) -> Tensor:
+        height, width = pyramid.grid
+        cells_BNE = F.normalize(self.cells(pyramid.stacked()).flatten(2).transpose(1, 2), dim=-1)
+        tokens_BLE = F.normalize(self.question(question.tokens_BLD), dim=-1)
+        match_BNL = self.sharpness * cells_BNE @ tokens_BLE.transpose(1, 2)
+        mask_B1L = question.mask_BL.unsqueeze(1)
+        total_BN = (match_BNL * mask_B1L).sum(-1)
+        mean_BN = total_BN / mask_B1L.sum(-1).clamp(min=1)
+        best_BN = match_BNL.masked_fill(~mask_B1L, -1e4).amax(-1)
+        wanted_BN = torch.stack([best_BN, mean_BN, total_BN], dim=-1) @ self.mix + self.bias
+        wanted_BN = torch.where(question.asked_B.unsqueeze(1), wanted_BN, torch.zeros_like(wanted_BN))
+        return wanted_BN.sigmoid().view(-1, height, width)
+
+
+SCORERS = ("information", "perspectival", "participatory")
+
+
+class Knowing(nn.Module):
+    """The three scorers together: pyramid and question -> `[B, 3, H, W]` in the order of SCORERS."""
+
+    def __init__(self, hidden_dim: int, channels: int = 13) -> None:
+        super().__init__()
+        self.information = InformationScorer(channels)
+        self.perspectival = PerspectivalScorer(channels)
+        self.participatory = ParticipatoryScorer(hidden_dim, channels)
+
+    def forward(self, pyramid: TexturePyramid, question: Question) -> Tensor:
+        return torch.stack([getattr(self, name)(pyramid, question) for name in SCORERS], dim=1)

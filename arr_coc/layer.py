@@ -1,0 +1,181 @@
+"""ARRCOCLayer: texture, knowing, balancing, attending in order -> the kept tokens and the full explanation.
+
+B batch of images with one grid, H W grid of cells, N = H * W, K kept (the most in the batch), D language-model width.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from arr_coc.attending import Allocation, TokenAllocator, kept_indices
+from arr_coc.balancing import AdaptiveTensionBalancer, Balance
+from arr_coc.config import ARRCOCConfig, Keep, check_keeps
+from arr_coc.knowing import SCORERS, Knowing, Question
+from arr_coc.texture import texture_pyramid
+from arr_coc.timing import Stopwatch
+
+CELL_PIXELS = 32  # patch 16, merge 2
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is thought of the images before a budget is set."""
+
+    maps: dict[str, Tensor]  # scorer -> [B, H, W]; the weights of `balance` are in this order
+    balance: Balance
+
+
+@dataclass(frozen=True, slots=True)
+class ARRCOCOutput:
+    """Kept tokens, where they are, and why. Rows with fewer than K tokens are padded; `mask` is True for real ones."""
+
+    tokens: Tensor | None  # [B, K, D]; None when the layer was given no vision_embeds
+    indices: Tensor  # [B, K] flat, strictly increasing where mask is True
+    positions: Tensor  # [B, K, 2] (y, x) of each kept cell
+    budgets: Tensor  # [B, K] relevance of each kept cell after the tensions, 0 where masked
+    mask: Tensor  # [B, K] bool
+    kept: Tensor  # [B, H, W] bool
+    relevance: Tensor  # [B, H, W]
+    maps: dict[str, Tensor]  # scorer -> [B, H, W]
+    weights: Tensor  # [B, 3] in the order of SCORERS
+    tensions: Tensor  # [B, 3] in the order of TENSIONS
+    strategies: list[tuple[str, str]]  # (name, reason) per image
+    timings_ms: dict[str, float] = field(default_factory=dict)
+
+
+class ARRCOCLayer(nn.Module):
+    """Chooses, for a question, which cells of an image go on to the language model.
+
+    Called with `(vision_embeds, query_embeds, image_tensor, grid=None)`: `vision_embeds` `[B, N, D]` or None (then only
+    positions come out, which is what sparse encoding needs), `query_embeds` `[B, L, D]` or `[B, D]`, `image_tensor`
+    `[B, 3, h, w]` (uint8, or float in [0, 1]), `grid` (H, W). Without a grid it is taken from the tokens if they form a
+    square, else from the image's size.
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        texture_channels: int = 13,
+        min_tokens: int = 64,
+        max_tokens: int = 400,
+        *,
+        pooling: str = "mean",
+        straight_through: bool = False,
+    ) -> None:
+        super().__init__()
+        self.hidden_dim, self.texture_channels, self.straight_through = (
+            hidden_dim,
+            texture_channels,
+            straight_through,
+        )
+        self.knowing = Knowing(hidden_dim, texture_channels)
+        self.balancing = AdaptiveTensionBalancer(hidden_dim, pooling)
+        self.attending = TokenAllocator(min_tokens, max_tokens)
+
+    @classmethod
+    def from_config(cls, config: ARRCOCConfig) -> "ARRCOCLayer":
+        return cls(
+            config.hidden_dim,
+            config.texture_channels,
+            config.min_tokens,
+            config.max_tokens,
+            pooling=config.pooling,
+            straight_through=config.straight_through,
+        )
+
+    def judge(
+        self,
+        image_B3hw: Tensor,
+        question: Question,
+        grid: tuple[int, int],
+        stopwatch: Stopwatch | None = None,
+    ) -> Judgement:
+        """Texture, knowing, balancing: everything that comes before the budget."""
+        stopwatch = stopwatch or Stopwatch(image_B3hw.device)
+        with stopwatch.part("texture"):
+            pyramid = texture_pyramid(image_B3hw, grid, self.texture_channels)
+        with stopwatch.part("knowing"):
+            scores_BSHW = self.knowing(pyramid, question)
+        with stopwatch.part("balancing"):
+            balance = self.balancing(scores_BSHW, question)
+        return Judgement(dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True)), balance)
+
+    def forward(
+        self,
+        vision_embeds: Tensor | None,
+        query_embeds: Tensor,
+        image_tensor: Tensor,
+        grid: tuple[int, int] | None = None,
+        *,
+        query_mask: Tensor | None = None,
+        keep: Keep | list[Keep] = "auto",
+    ) -> ARRCOCOutput:
+        image_B3hw = image_tensor.unsqueeze(0) if image_tensor.ndim == 3 else image_tensor
+        keeps = check_keeps(keep, image_B3hw.shape[0])
+        grid = _grid_of(vision_embeds, image_B3hw, grid)
+        question = Question.of(query_embeds, query_mask)
+        stopwatch = Stopwatch(image_B3hw.device)
+        judgement = self.judge(image_B3hw, question, grid, stopwatch)
+        balance = judgement.balance
+        with stopwatch.part("attending"):
+            k_B = self.attending.budgets(balance.relevance_BHW.detach(), balance.tensions_BT[:, 0].detach(), keeps)
+            allocation = self.attending(balance.relevance_BHW, balance.tensions_BT, k_B)
+            indices_BK, mask_BK = kept_indices(allocation.keep_BHW.flatten(1))
+        return self._output(vision_embeds, judgement, allocation, indices_BK, mask_BK, stopwatch)
+
+    def _output(
+        self,
+        vision_BND: Tensor | None,
+        judgement: Judgement,
+        allocation: Allocation,
+        indices_BK: Tensor,
+        mask_BK: Tensor,
+        stopwatch: Stopwatch,
+    ) -> ARRCOCOutput:
+        budgets_BK = allocation.soft_BHW.flatten(1).gather(1, indices_BK) * mask_BK
+        tokens_BKD = None
+        if vision_BND is not None:
+            tokens_BKD = vision_BND.gather(1, indices_BK.unsqueeze(-1).expand(-1, -1, vision_BND.shape[-1]))
+            if self.straight_through:
+                tokens_BKD = tokens_BKD * straight_through_gate(budgets_BK).unsqueeze(-1).to(tokens_BKD.dtype)
+            tokens_BKD = tokens_BKD * mask_BK.unsqueeze(-1)
+        strategies = [allocation.strategy(b) for b in range(mask_BK.shape[0])]
+        for name, reason in strategies:
+            if name == "keep_all":
+                logger.warning("%s", reason)
+        width = allocation.keep_BHW.shape[-1]
+        return ARRCOCOutput(
+            tokens=tokens_BKD,
+            indices=indices_BK,
+            positions=torch.stack([indices_BK // width, indices_BK % width], dim=-1),
+            budgets=budgets_BK,
+            mask=mask_BK,
+            kept=allocation.keep_BHW,
+            relevance=judgement.balance.relevance_BHW,
+            maps=judgement.maps,
+            weights=judgement.balance.weights_BS,
+            tensions=judgement.balance.tensions_BT,
+            strategies=strategies,
+            timings_ms=stopwatch.milliseconds(),
+        )
+
+
+def straight_through_gate(scores: Tensor) -> Tensor:
+    """1 in value, the scores' gradient in the backward pass."""
+    return 1 + scores - scores.detach()
+
+
+def _grid_of(vision_BND: Tensor | None, image_B3hw: Tensor, grid: tuple[int, int] | None) -> tuple[int, int]:
+    """The grid asked for, or the one that the tokens or the image's size imply; checked against the tokens."""
+    if grid is None and vision_BND is not None and round(vision_BND.shape[1] ** 0.5) ** 2 == vision_BND.shape[1]:
+        side = round(vision_BND.shape[1] ** 0.5)
+        grid = (side, side)
+    if grid is None:
+        grid = (max(1, image_B3hw.shape[-2] // CELL_PIXELS), max(1, image_B3hw.shape[-1] // CELL_PIXELS))
+    if vision_BND is not None and grid[0] * grid[1] != vision_BND.shape[1]:
+        raise ValueError(f"{vision_BND.shape[1]} tokens do not fill a grid of {grid}: pass grid=(H, W)")
+    return grid

@@ -1,0 +1,51 @@
+"""What comes back: the answer, what was kept of each image and why, and how long it took."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSelection:
+    """The choice made in one image. Maps are `[H, W]` over cells of 32 x 32 px of the resized image."""
+
+    grid: tuple[int, int]
+    kept: Tensor  # [K] flat indices, increasing
+    relevance: Tensor | None  # [H, W]; None where nothing had to be chosen
+    maps: dict[str, Tensor]
+    weights: dict[str, float]
+    tensions: dict[str, float]
+    strategy: str
+    reason: str
+
+    @property
+    def tokens_total(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def tokens_kept(self) -> int:
+        return int(self.kept.shape[0])
+
+    @property
+    def mask(self) -> Tensor:
+        """Which cells were kept: bool `[H, W]`."""
+        mask = torch.zeros(self.tokens_total, dtype=torch.bool, device=self.kept.device)
+        mask[self.kept] = True
+        return mask.view(self.grid)
+
+    @property
+    def positions(self) -> Tensor:
+        """(y, x) of each kept cell: `[K, 2]`."""
+        return torch.stack([self.kept // self.grid[1], self.kept % self.grid[1]], dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The model's answer to one question."""
+
+    text: str
+    selection: list[ImageSelection]  # one per image
+    tokens_total: int  # visual tokens of the untouched model
+    tokens_kept: int  # visual tokens that the language model saw
+    timings_ms: dict[str, float]

@@ -1,0 +1,94 @@
+"""From an id or a folder to a stock model on a device: safetensors only, no remote code."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+from arr_coc.config import ARRCOCConfig
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.storage import has_adapter, load_adapter
+
+FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
+EMBEDDED = ("mini",)  # models inside the package
+
+
+class ModelNotFound(ValueError):
+    """There is no such model here; the message says how to get one."""
+
+
+def resolve(source: str | Path) -> str:
+    """A name of an embedded model -> its folder; any other id or folder as it is."""
+    return str(files("arr_coc") / "models" / str(source)) if str(source) in EMBEDDED else str(source)
+
+
+def pick_device(device: str | torch.device | None) -> torch.device:
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def pick_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """A dtype by name; "auto" is bf16 where the GPU has it, fp16 on older ones, fp32 on the CPU."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        if device.type != "cuda":
+            return torch.float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    named = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+    if dtype not in named:
+        raise ValueError(f"dtype={dtype!r}: expected auto, {', '.join(named)}")
+    return named[dtype]
+
+
+def check_family(model_type: str) -> None:
+    if model_type not in FAMILIES:
+        raise ValueError(f"a model of type {model_type!r} is not a Qwen3-VL: expected {' or '.join(FAMILIES)}")
+
+
+def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLayer | None]:
+    """The base model's id or folder, and the adapter that lies in the folder, if one does."""
+    source = resolve(source)
+    folder = Path(source)
+    if not has_adapter(folder):
+        return source, None, None
+    config, layer = load_adapter(folder)
+    if (folder / "config.json").is_file():
+        return source, config, layer
+    if not config.base_model:
+        raise ValueError(f"{folder.name}: an adapter that does not name its base_model; save it with save_base=True")
+    return config.base_model, config, layer
+
+
+def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: Any) -> Any:
+    """The unmodified Qwen3-VL, in evaluation mode."""
+    _check_files(Path(base))
+    if Path(base).is_dir() and not (Path(base) / "config.json").is_file():
+        raise _not_found(base)
+    try:
+        check_family(AutoConfig.from_pretrained(base, trust_remote_code=False).model_type)
+        model = AutoModelForImageTextToText.from_pretrained(
+            base, dtype=dtype, use_safetensors=True, trust_remote_code=False, **kwargs
+        )
+    except OSError as error:
+        raise _not_found(base) from error
+    return model.to(device).eval()
+
+
+def _not_found(base: str) -> ModelNotFound:
+    return ModelNotFound(
+        f"no model {Path(base).name!r} with safetensors weights: give {' or '.join(EMBEDDED)}, a folder with a Qwen3-VL, "
+        "or a hub id such as Qwen/Qwen3-VL-2B-Instruct that is reachable or in the cache"
+    )
+
+
+def _check_files(folder: Path) -> None:
+    """Damaged weight files are refused by name, before anything is built from them."""
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(str(path), framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path.name}: not a whole safetensors file ({error}); copy it again") from None

@@ -1,0 +1,364 @@
+"""ARRCOCQwen: a stock Qwen3-VL that is shown only the visual tokens that matter for the question.
+
+The stock model is held, neither subclassed nor patched: inputs are prepared (choose, encode, compact) and handed to its
+own `forward` and `generate`.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.answers import Answer
+from arr_coc.qwen.images import ImageLike, read_images
+from arr_coc.qwen.loading import check_family, find_adapter, load_stock, pick_device, pick_dtype
+from arr_coc.qwen.positions import continue_positions
+from arr_coc.qwen.preparing import Prepared, Preparer, Request
+from arr_coc.qwen.processor import Conversation, chat_tokens, encode, load_processor
+from arr_coc.qwen.storage import save_adapter
+from arr_coc.qwen.streaming import PromptRestorer, stream_text
+from arr_coc.selectors import Selector, make_selector
+
+logger = logging.getLogger(__name__)
+
+
+class ARRCOCQwen(nn.Module):
+    """Qwen3-VL with ARR-COC in front. `keep=1.0` is the stock model, bit for bit."""
+
+    def __init__(
+        self,
+        model: Any,
+        config: ARRCOCConfig | None = None,
+        layer: ARRCOCLayer | None = None,
+        processor: Any = None,
+        *,
+        keep: Keep = "auto",
+        selector: str | Selector = "auto",
+    ) -> None:
+        super().__init__()
+        check_family(model.config.model_type)
+        width = model.config.text_config.hidden_size
+        self.config = config or ARRCOCConfig(hidden_dim=width)
+        if self.config.hidden_dim != width:
+            raise ValueError(f"the adapter is for a width of {self.config.hidden_dim}, this model has {width}")
+        self.model = model
+        self.layer = (layer or ARRCOCLayer.from_config(self.config)).to(model.device)
+        if not isinstance(selector, Selector):
+            selector = make_selector(selector, self.config, self.layer)
+        self.selector = selector.to(model.device)
+        self.keep = check_keep(keep)
+        self.processor = processor
+        self._chat = None if processor is None else chat_tokens(processor.tokenizer)
+        self._told: set[str] = set()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        *,
+        keep: Keep = "auto",
+        encoding: str | None = None,
+        selector: str | Selector = "auto",
+        position_policy: str | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype = "auto",
+        **model_kwargs: Any,
+    ) -> "ARRCOCQwen":
+        """Load a Qwen3-VL by id or folder, or a folder made by `save_pretrained`, ready to be asked.
+
+        `device` defaults to the GPU where there is one; `dtype` "auto" is bf16 where the GPU has it, fp16 on older
+        ones, fp32 on the CPU. Other keywords go to transformers. Only safetensors are read and no remote code is run.
+        """
+        check_keep(keep)
+        base, config, layer = find_adapter(source)
+        device = pick_device(device)
+        model = load_stock(base, device, pick_dtype(dtype, device), **model_kwargs)
+        config = config or ARRCOCConfig(hidden_dim=model.config.text_config.hidden_size, base_model=base)
+        config = replace(
+            config,
+            encoding=encoding or config.encoding,
+            position_policy=position_policy or config.position_policy,
+        )
+        loaded = cls(model, config, layer, load_processor(base), keep=keep, selector=selector)
+        if loaded.selector.name == "training_free":
+            loaded._tell("no trained adapter: tokens are chosen by the question's words, after the ViT")
+        elif loaded.selector.name == "arr_coc" and not config.trained:
+            loaded._tell("the ARR-COC layer is untrained: its choice hardly depends on the question")
+        return loaded.eval()
+
+    def save_pretrained(self, folder: str | Path, *, save_base: bool = False) -> None:
+        """Write the adapter (config JSON, safetensors, card); with `save_base`, the model and its processor as well."""
+        if save_base:
+            self.model.save_pretrained(folder)
+            if self.processor is not None:
+                self.processor.save_pretrained(folder)
+        save_adapter(Path(folder), self.config, self.layer)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.model.device)
+
+    @property
+    def encoding(self) -> str:
+        """The encoding in force: "auto" is sparse where the selector does without the ViT's output."""
+        if self.config.encoding != "auto":
+            return self.config.encoding
+        return "dense" if self.selector.reads_tokens else "sparse"
+
+    # ---------------------------------------------------------------- the stock model's own methods
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        pixel_values_videos: Tensor | None = None,
+        image_grid_thw: Tensor | None = None,
+        video_grid_thw: Tensor | None = None,
+        mm_token_type_ids: Tensor | None = None,
+        *,
+        question_mask: Tensor | None = None,
+        keep: Any = None,
+        original_image: Any = None,
+        output_arr_coc_info: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """As the stock forward, on the compact sequence: one row of logits per token that was kept.
+
+        `keep` is one dial or one per sample; `original_image` the image(s) before resizing, to read textures from;
+        `output_arr_coc_info` adds `output.arr_coc`: the selections, the compact mask, and each column's source.
+        """
+        if pixel_values is None:
+            if past_key_values is not None and position_ids is None and input_ids is not None:
+                position_ids = _continued(past_key_values, attention_mask, input_ids)
+            return self._pass_through(
+                self.model,
+                pixel_values_videos,
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                labels=labels,
+                video_grid_thw=video_grid_thw,
+                mm_token_type_ids=mm_token_type_ids,
+                **kwargs,
+            )
+        prepared = self.prepare(
+            input_ids,
+            pixel_values,
+            image_grid_thw,
+            attention_mask,
+            keep=keep,
+            original_image=original_image,
+            labels=labels,
+            pixel_values_videos=pixel_values_videos,
+            video_grid_thw=video_grid_thw,
+            question_mask=question_mask,
+        )
+        if isinstance(kwargs.get("logits_to_keep"), Tensor) and prepared.compact.dropped:
+            raise ValueError("logits_to_keep as indices counts full columns, but tokens were dropped: give an int")
+        short = prepared.compact
+        output = self.model(**prepared.model_inputs(), past_key_values=past_key_values, labels=short.labels, **kwargs)
+        if output.past_key_values is not None:
+            # On the request's own cache, not on the shared module: two requests can never mix their positions.
+            output.past_key_values.arr_coc_rope_deltas = short.rope_deltas
+        if output_arr_coc_info:
+            output.arr_coc = prepared
+        return output
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        pixel_values_videos: Tensor | None = None,
+        image_grid_thw: Tensor | None = None,
+        video_grid_thw: Tensor | None = None,
+        mm_token_type_ids: Tensor | None = None,
+        *,
+        question_mask: Tensor | None = None,
+        keep: Any = None,
+        original_image: Any = None,
+        streamer: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As the stock generate: the caller's own prompt ids come back in front of the new tokens."""
+        if pixel_values is None:
+            return self._pass_through(
+                self.model.generate,
+                pixel_values_videos,
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                video_grid_thw=video_grid_thw,
+                mm_token_type_ids=mm_token_type_ids,
+                streamer=streamer,
+                **kwargs,
+            )
+        if kwargs.get("past_key_values") is not None and kwargs["past_key_values"].get_seq_length():
+            raise ValueError("a new question chooses anew: pass the whole conversation instead of past_key_values")
+        prepared = self.prepare(
+            input_ids,
+            pixel_values,
+            image_grid_thw,
+            attention_mask,
+            keep=keep,
+            original_image=original_image,
+            pixel_values_videos=pixel_values_videos,
+            video_grid_thw=video_grid_thw,
+            question_mask=question_mask,
+        )
+        assert input_ids is not None
+        restorer = None if streamer is None else PromptRestorer(input_ids, streamer)
+        return self._generate(input_ids, prepared, restorer, **kwargs)
+
+    def prepare(
+        self,
+        input_ids: Tensor | None,
+        pixel_values: Tensor,
+        image_grid_thw: Tensor | None,
+        attention_mask: Tensor | None = None,
+        *,
+        keep: Any = None,
+        original_image: Any = None,
+        **tensors: Tensor | None,
+    ) -> Prepared:
+        """Everything before the language model: which cells, their tokens, and the sequence without the rest."""
+        keep = self.keep if keep is None else keep
+        if tensors.get("pixel_values_videos") is not None:
+            self._tell("video passes through untouched: all of its tokens are kept")
+        request = Request.of(
+            self.device, input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, **tensors
+        )
+        return self._preparer()(request)
+
+    def _preparer(self) -> Preparer:
+        tokenizer = getattr(self.processor, "tokenizer", None)
+        pads = (
+            getattr(tokenizer, "pad_token_id", None),
+            self.model.generation_config.pad_token_id,
+            self.model.config.text_config.pad_token_id,
+        )
+        images = getattr(self.processor, "image_processor", None)
+        return Preparer(
+            model=self.model,
+            selector=self.selector,
+            config=self.config,
+            encoding=self.encoding,
+            chat=self._chat,
+            image_mean=tuple(getattr(images, "image_mean", None) or (0.5, 0.5, 0.5)),
+            image_std=tuple(getattr(images, "image_std", None) or (0.5, 0.5, 0.5)),
+            pad_id=next((int(pad) for pad in pads if pad is not None), 0),
+            strict=self.training,
+        )
+
+    def _generate(self, input_ids: Tensor, prepared: Prepared, streamer: PromptRestorer | None, **kwargs: Any) -> Any:
+        length = prepared.compact.input_ids.shape[1]
+        for name in ("max_length", "min_length"):  # callers count them on their own, full prompt
+            if kwargs.get(name) is not None:
+                kwargs[name] = max(0, kwargs[name] - input_ids.shape[1] + length)
+        output = self.model.generate(**prepared.model_inputs(), streamer=streamer, **kwargs)
+        if isinstance(output, Tensor):
+            return _restore_prompt(output, input_ids, length)
+        output.sequences = _restore_prompt(output.sequences, input_ids, length)
+        return output
+
+    def _pass_through(self, run: Any, pixel_values_videos: Tensor | None, **inputs: Any) -> Any:
+        """No image: the stock model as it is."""
+        if pixel_values_videos is not None:
+            self._tell("video passes through untouched: all of its tokens are kept")
+            inputs["pixel_values_videos"] = pixel_values_videos
+        return run(**{name: value for name, value in inputs.items() if value is not None})
+
+    def _tell(self, notice: str) -> None:
+        """One line, once per model."""
+        if notice not in self._told:
+            self._told.add(notice)
+            logger.warning("%s", notice)
+
+    # ---------------------------------------------------------------- asking
+
+    def ask(
+        self,
+        images: ImageLike | Sequence[ImageLike],
+        question: str,
+        *,
+        keep: Any = None,
+        history: Sequence[tuple[str, str]] = (),
+        max_new_tokens: int = 128,
+        streamer: Any = None,
+        **generate_kwargs: Any,
+    ) -> Answer:
+        """Answer a question about one or several images.
+
+        `history` are (question, answer) pairs about the same images; each new question chooses anew. `streamer` and the
+        other keywords go to transformers' generate.
+        """
+        pictures, inputs = self._inputs(images, question, history, keep)
+        with torch.no_grad():
+            prepared = self.prepare(**inputs, keep=keep, original_image=pictures)
+            # Beam search takes no streamer; without one, the time to the first token is not known.
+            greedy = generate_kwargs.get("num_beams", 1) == 1
+            restorer = PromptRestorer(inputs["input_ids"], streamer) if greedy else None
+            with prepared.stopwatch.part("generate"):
+                output = self._generate(
+                    inputs["input_ids"], prepared, restorer, max_new_tokens=max_new_tokens, **generate_kwargs
+                )
+        sequences = output if isinstance(output, Tensor) else output.sequences
+        new_ids = sequences[0, inputs["input_ids"].shape[1] :]
+        timings = prepared.stopwatch.milliseconds()
+        if restorer is not None:
+            timings["prefill"] = 1e3 * restorer.prefill_seconds
+        return Answer(
+            text=self.processor.tokenizer.decode(new_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False),
+            selection=prepared.images[0],
+            tokens_total=sum(image.tokens_total for image in prepared.images[0]),
+            tokens_kept=int((prepared.compact.input_ids == self.model.config.image_token_id).sum()),
+            timings_ms=timings,
+        )
+
+    def stream(self, images: ImageLike | Sequence[ImageLike], question: str, **kwargs: Any) -> Iterator[str]:
+        """As `ask`, yielding the text as it comes. Leaving the loop early ends the generation."""
+
+        def run(streamer: Any, stop: Any) -> None:
+            self.ask(images, question, streamer=streamer, stopping_criteria=[stop], **kwargs)
+
+        return stream_text(self.processor.tokenizer, run)
+
+    def _inputs(
+        self, images: ImageLike | Sequence[ImageLike], question: str, history: Sequence[tuple[str, str]], keep: Any
+    ) -> tuple[list[Any], dict[str, Tensor]]:
+        """Read and encode one conversation; users' mistakes end here."""
+        if self.processor is None:
+            raise ValueError("asking needs a processor: load the model with from_pretrained, or pass processor=")
+        if not isinstance(question, str) or not question.strip():
+            raise ValueError("the question is empty: ask something about the image")
+        check_keeps(self.keep if keep is None else keep, 1)
+        pictures = read_images(images)
+        inputs = encode(self.processor, [Conversation(pictures, question, history)])
+        inputs.pop("mm_token_type_ids")
+        return pictures, inputs
+
+
+def _continued(cache: Any, attention_mask: Tensor | None, input_ids: Tensor) -> Tensor | None:
+    """Positions of tokens after a prompt that this class cached, or None for any other cache."""
+    rope_deltas = getattr(cache, "arr_coc_rope_deltas", None)
+    if rope_deltas is None:
+        return None
+    return continue_positions(rope_deltas, attention_mask, cache.get_seq_length(), input_ids)
+
+
+def _restore_prompt(sequences: Tensor, prompt_BL: Tensor, compact_length: int) -> Tensor:
+    """Put the caller's prompt in place of the compact one; several sequences of one prompt are next to each other."""
+    per_prompt = sequences.shape[0] // prompt_BL.shape[0]
+    prompt = prompt_BL.to(sequences.device).repeat_interleave(per_prompt, dim=0)
+    return torch.cat([prompt, sequences[:, compact_length:]], dim=1)

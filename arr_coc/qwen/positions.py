@@ -1,0 +1,139 @@
+"""Sequence bookkeeping: which column is what, where the question is, and the sequence without the dropped tokens.
+
+B batch, L full length, M compact length. Rows of position_ids: 0 counts the compact sequence (transformers builds masks
+from it: gaps there would be read as packed sequences), 1 to 3 are M-RoPE's t, h, w.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTokens:
+    """Ids that mark the turns of a conversation in the chat template."""
+
+    turn_start: int
+    turn_end: int
+    user: int
+    newline: int
+
+
+def token_types(input_ids: Tensor, config: Any) -> Tensor:
+    """0 for text, 1 for image, 2 for video placeholders, as the processor would have said."""
+    return (input_ids == config.image_token_id).int() + 2 * (input_ids == config.video_token_id).int()
+
+
+def samples_of_images(types_BL: Tensor, grids: Sequence[tuple[int, int]]) -> list[int]:
+    """Which sample each image belongs to, from the placeholders, which must be as many as the cells."""
+    room = (types_BL == 1).sum(-1).tolist()
+    cells = [height * width for height, width in grids]
+    if sum(room) != sum(cells):
+        raise ValueError(
+            f"{sum(room)} image placeholders in input_ids for {sum(cells)} visual tokens: make both with one processor"
+        )
+    sample_of, sample = [], 0
+    for size in cells:
+        while room[sample] == 0:
+            sample += 1
+        if size > room[sample]:
+            raise ValueError("an image's placeholders are split between two rows: check the order of the images")
+        sample_of.append(sample)
+        room[sample] -= size
+    return sample_of
+
+
+def find_question(input_ids: Tensor, attention_mask: Tensor, config: Any, chat: ChatTokens | None) -> Tensor:
+    """Mask of the last user turn's text: not the system prompt, not the template, not placeholders. `[B, L]` bool.
+
+    Without chat tokens in sight, the text after the last image.
+    """
+    visual_ids = (
+        config.image_token_id,
+        config.video_token_id,
+        config.vision_start_token_id,
+        config.vision_end_token_id,
+    )
+    visual = torch.isin(input_ids, torch.tensor(visual_ids, device=input_ids.device))
+    place = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    start_B1 = torch.where(visual, place + 1, 0).amax(-1, keepdim=True)
+    end_B1 = torch.full_like(start_B1, input_ids.shape[1])
+    if chat is not None:
+        turn = (input_ids == chat.turn_start) & (input_ids.roll(-1, dims=1) == chat.user)
+        has_turn_B1 = turn.any(-1, keepdim=True)
+        turn_start_B1 = torch.where(turn, place + 2, 0).amax(-1, keepdim=True)
+        newline = (input_ids.gather(1, turn_start_B1.clamp(max=input_ids.shape[1] - 1)) == chat.newline).long()
+        start_B1 = torch.where(has_turn_B1, turn_start_B1 + newline, start_B1)
+        ends = torch.where((input_ids == chat.turn_end) & (place >= start_B1), place, end_B1)
+        end_B1 = torch.where(has_turn_B1, ends.amin(-1, keepdim=True), end_B1)
+    return (place >= start_B1) & (place < end_B1) & ~visual & attention_mask.bool()
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """A batch without the dropped columns, padded again to its longest row."""
+
+    input_ids: Tensor  # [B, M]
+    attention_mask: Tensor  # [B, M]
+    position_ids: Tensor  # [4, B, M]
+    labels: Tensor | None  # [B, M]
+    columns: Tensor  # [B, M] column of the full sequence that each came from, -1 for padding
+    rope_deltas: Tensor  # [B, 1] add to a text position to go on counting where the full run would
+    dropped: int  # columns of the batch that are gone
+
+
+def compact(
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    positions_3BL: Tensor,
+    keep_BL: Tensor,
+    *,
+    policy: str,
+    pad_id: int,
+    labels: Tensor | None = None,
+) -> Compact:
+    """Drop the columns where `keep_BL` is False. Rows are padded on the side on which they were padded before.
+
+    With nothing to drop the layout is left exactly as it was.
+    """
+    real_BL = keep_BL & attention_mask.bool()
+    dropped = int((~keep_BL).sum())
+    if dropped:
+        most = int(real_BL.sum(-1).max())
+        left = bool(attention_mask[:, -1].all())
+        order = real_BL.to(torch.uint8).sort(dim=-1, descending=not left, stable=True).indices
+        columns = order[:, -most:] if left else order[:, :most]
+    else:
+        columns = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    mask = real_BL.gather(1, columns)
+    text_BM = (mask.long().cumsum(-1) - 1).masked_fill(~mask, 0)
+    positions = positions_3BL.gather(2, columns.expand(3, -1, -1)).masked_fill(~mask, 0)
+    if policy == "compact":
+        positions = text_BM.expand(3, -1, -1)
+    return Compact(
+        input_ids=torch.where(mask, input_ids.gather(1, columns), pad_id) if dropped else input_ids,
+        attention_mask=mask.to(attention_mask.dtype),
+        position_ids=torch.cat([text_BM.unsqueeze(0), positions]),
+        labels=None if labels is None else labels.gather(1, columns).masked_fill(~mask, -100),
+        columns=columns.masked_fill(~mask, -1),
+        rope_deltas=positions.amax(dim=(0, 2)).unsqueeze(-1) + 1 - mask.sum(-1, keepdim=True),
+        dropped=dropped,
+    )
+
+
+def continue_positions(rope_deltas: Tensor, attention_mask: Tensor | None, past: int, new_ids: Tensor) -> Tensor:
+    """Positions of tokens that follow a cached prompt, `[4, B, T]`: as if nothing had been dropped."""
+    steps = new_ids.shape[1]
+    if attention_mask is None:
+        text_BT = torch.arange(past, past + steps, device=new_ids.device).expand(new_ids.shape[0], -1)
+    else:
+        if attention_mask.shape[1] != past + steps:
+            raise ValueError(
+                f"attention_mask covers {attention_mask.shape[1]} tokens, the cache holds {past} and {steps} are new: "
+                "extend the compact mask of the first call (output.arr_coc.attention_mask)"
+            )
+        text_BT = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -steps:]
+    return torch.cat([text_BT.unsqueeze(0), (text_BT + rope_deltas).expand(3, -1, -1)])

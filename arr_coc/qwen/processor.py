@@ -1,0 +1,130 @@
+"""Conversations -> model inputs. What the user wrote stays text: it is tokenised apart from the template.
+
+B conversations, L tokens of the longest.
+"""
+
+import importlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+from transformers import AutoProcessor, AutoTokenizer, Qwen3VLProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from arr_coc.qwen.positions import ChatTokens
+
+
+class ImageOnlyProcessor(Qwen3VLProcessor):
+    """The stock processor without its video half, which needs torchvision."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: Any = None, **_: Any) -> None:
+        template = chat_template or getattr(tokenizer, "chat_template", None)
+        super().__init__(image_processor, tokenizer, None, chat_template=template)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Images, shown in the first user turn, then (question, answer) pairs already had, then the question."""
+
+    images: Sequence[Image.Image]
+    question: str
+    history: Sequence[tuple[str, str]] = field(default=())
+
+    def turns(self) -> list[tuple[str, str]]:
+        past = [turn for asked, answered in self.history for turn in (("user", asked), ("assistant", answered))]
+        return [*past, ("user", self.question)]
+
+
+def torchvision_works() -> bool:
+    """Whether torchvision is there and sound; a CUDA build beside a CPU torch is worse than none."""
+    try:
+        importlib.import_module("torchvision.transforms.v2")
+    except (ImportError, RuntimeError, OSError):
+        return False
+    return True
+
+
+def load_processor(source: str) -> Any:
+    """The stock processor where torchvision works, else the image-only one."""
+    if torchvision_works():
+        return AutoProcessor.from_pretrained(source)
+    return ImageOnlyProcessor(
+        image_processor=Qwen2VLImageProcessorPil.from_pretrained(source),
+        tokenizer=AutoTokenizer.from_pretrained(source),
+    )
+
+
+def chat_tokens(tokenizer: Any) -> ChatTokens | None:
+    """Ids that mark turns, or None where the tokenizer has no such tokens."""
+    start, end = (tokenizer.convert_tokens_to_ids(name) for name in ("<|im_start|>", "<|im_end|>"))
+    user, newline = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("user", "\n"))
+    if start is None or end is None or start == end or len(user) != 1 or len(newline) != 1:
+        return None
+    return ChatTokens(start, end, user[0], newline[0])
+
+
+# Private-use characters stand for texts while the template is rendered; the texts themselves never pass through it.
+_SLOT = "\ue000{}\ue001"
+_SLOT_PATTERN = re.compile("\ue000(\\d+)\ue001")
+
+
+def encode(
+    processor: Any, conversations: Sequence[Conversation], add_generation_prompt: bool = True
+) -> dict[str, Tensor]:
+    """Model inputs of a left-padded batch, as the stock processor makes them, and `question_mask`."""
+    images = [image for conversation in conversations for image in conversation.images]
+    inputs: dict[str, Tensor] = {}
+    counts = iter(())
+    if images:
+        features = processor.image_processor(images=images, return_tensors="pt")
+        inputs = {"pixel_values": features["pixel_values"], "image_grid_thw": features["image_grid_thw"]}
+        counts = iter((features["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2).tolist())
+    rows = [_encode_one(processor, conversation, counts, add_generation_prompt) for conversation in conversations]
+    longest = max(len(ids) for ids, _ in rows)
+    pad_id = processor.tokenizer.pad_token_id or 0
+
+    def padded(values: list[int], value: int) -> Tensor:
+        return F.pad(torch.tensor(values), (longest - len(values), 0), value=value)
+
+    inputs["input_ids"] = torch.stack([padded(ids, pad_id) for ids, _ in rows])
+    inputs["attention_mask"] = torch.stack([padded([1] * len(ids), 0) for ids, _ in rows])
+    inputs["question_mask"] = torch.stack([padded(asked, 0) for _, asked in rows]).bool()
+    is_image = inputs["input_ids"] == processor.image_token_id
+    inputs["mm_token_type_ids"] = (is_image & inputs["attention_mask"].bool()).int()
+    return inputs
+
+
+def _encode_one(
+    processor: Any, conversation: Conversation, counts: Any, add_generation_prompt: bool
+) -> tuple[list[int], list[int]]:
+    """Token ids of one conversation, and 1 for each token of its last question."""
+    turns = conversation.turns()
+    messages = [
+        {"role": role, "content": [{"type": "text", "text": _SLOT.format(slot)}]}
+        for slot, (role, _) in enumerate(turns)
+    ]
+    messages[0]["content"] = [{"type": "image"} for _ in conversation.images] + list(messages[0]["content"])
+    rendered = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+    ids: list[int] = []
+    asked: list[int] = []
+    for place, piece in enumerate(_SLOT_PATTERN.split(rendered)):
+        is_text = place % 2 == 1
+        if is_text:
+            piece_ids = text_ids(processor.tokenizer, turns[int(piece)][1])
+        else:
+            piece = re.sub(re.escape(processor.image_token), lambda _: processor.image_token * next(counts), piece)
+            piece_ids = processor.tokenizer(piece, add_special_tokens=False)["input_ids"]
+        ids += piece_ids
+        asked += [int(is_text and int(piece) == len(turns) - 1)] * len(piece_ids)
+    return ids, asked
+
+
+def text_ids(tokenizer: Any, text: str) -> list[int]:
+    """Ids of a user's text; what looks like a special token is spelled out as the text that it is."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return ids

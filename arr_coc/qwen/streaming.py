@@ -1,0 +1,73 @@
+"""Text as it is generated, from a thread that can be stopped and whose errors reach the reader."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria, TextIteratorStreamer
+from transformers.generation.streamers import BaseStreamer
+
+
+class PromptRestorer(BaseStreamer):
+    """Shows a streamer the caller's own prompt in place of the compact one, and notes when the first token came."""
+
+    def __init__(self, prompt: Tensor, inner: BaseStreamer | None) -> None:
+        self.prompt, self.inner = prompt.cpu(), inner
+        self.started = time.perf_counter()
+        self.first_token: float | None = None
+        self._saw_prompt = False
+
+    def put(self, value: Tensor) -> None:
+        if not self._saw_prompt:
+            self._saw_prompt = True
+            value = self.prompt
+        elif self.first_token is None:
+            self.first_token = time.perf_counter()
+        if self.inner is not None:
+            self.inner.put(value)
+
+    def end(self) -> None:
+        if self.inner is not None:
+            self.inner.end()
+
+    @property
+    def prefill_seconds(self) -> float:
+        """From the start to the first new token."""
+        return (self.first_token or time.perf_counter()) - self.started
+
+
+class Stopped(StoppingCriteria):
+    """Ends generation once the event is set."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self.event = event
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        return torch.full((input_ids.shape[0],), self.event.is_set(), dtype=torch.bool, device=input_ids.device)
+
+
+def stream_text(tokenizer: Any, generate: Callable[[BaseStreamer, StoppingCriteria], None]) -> Iterator[str]:
+    """Run `generate(streamer, stop)` in a thread and yield its text. Leaving the loop early ends the generation."""
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    stop = threading.Event()
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            generate(streamer, Stopped(stop))
+        except BaseException as error:
+            failure.append(error)
+            streamer.on_finalized_text("", stream_end=True)  # or the reader would wait for ever
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield from (piece for piece in streamer if piece)
+    finally:
+        stop.set()
+        thread.join()
+    if failure:
+        raise failure[0]

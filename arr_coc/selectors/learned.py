@@ -1,0 +1,23 @@
+"""ARR-COC itself as a selector: textures and the question, before the vision encoder."""
+
+from arr_coc.config import ARRCOCConfig
+from arr_coc.layer import ARRCOCLayer, Judgement
+from arr_coc.selectors.interface import Selector, View, register
+from arr_coc.timing import Stopwatch
+
+
+class ARRCOCSelector(Selector):
+    name = "arr_coc"
+    reads_tokens = False
+
+    def __init__(self, layer: ARRCOCLayer) -> None:
+        super().__init__(layer.attending)
+        self.layer = layer
+
+    def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
+        return self.layer.judge(view.image_B3hw, view.question, view.grid, stopwatch)
+
+
+@register("arr_coc")
+def make(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
+    return ARRCOCSelector(layer)

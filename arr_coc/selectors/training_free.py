@@ -1,0 +1,52 @@
+"""A question-aware choice that needs no training: visual tokens against the question's words, with coverage.
+
+B images, N visual tokens, L question tokens, D language-model width.
+
+In Qwen's language models, visual tokens and word embeddings meet in one space. Both are RMS-normalised; a word counts
+by how far a token's match with it stands above that word's mean over the image, so words that match everywhere (the,
+is, of) say nothing. A quarter of the budget is spent on even coverage, since what answers may be beside what was named.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arr_coc.attending import TokenAllocator
+from arr_coc.balancing import Balance
+from arr_coc.config import ARRCOCConfig
+from arr_coc.knowing import Question
+from arr_coc.layer import ARRCOCLayer, Judgement
+from arr_coc.selectors.interface import Selector, View, register
+from arr_coc.timing import Stopwatch
+
+TENSIONS = (0.5, 0.25, 0.0)  # particularize, explore, diversify
+
+
+def word_relevance(visual_BND: Tensor, question: Question) -> Tensor:
+    """How well each token matches the question word that fits it best, above the word's mean: `[B, N]` in [0, 1]."""
+    tokens = F.rms_norm(visual_BND.float(), visual_BND.shape[-1:], eps=1e-6)
+    words = F.rms_norm(question.tokens_BLD, question.tokens_BLD.shape[-1:], eps=1e-6)
+    match_BNL = tokens @ words.transpose(1, 2) / tokens.shape[-1]
+    above_BNL = match_BNL - match_BNL.mean(1, keepdim=True)
+    best_BN = above_BNL.masked_fill(~question.mask_BL.unsqueeze(1), -torch.inf).amax(-1)
+    best_BN = torch.where(question.asked_B.unsqueeze(1), best_BN, torch.zeros_like(best_BN))
+    low_B1, high_B1 = best_BN.amin(-1, keepdim=True), best_BN.amax(-1, keepdim=True)
+    return (best_BN - low_B1) / (high_B1 - low_B1).clamp(min=1e-6)
+
+
+class TrainingFreeSelector(Selector):
+    name = "training_free"
+    reads_tokens = True
+
+    def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
+        assert view.visual_BND is not None
+        with stopwatch.part("knowing"), torch.no_grad():
+            relevance_BHW = word_relevance(view.visual_BND, view.question).view(-1, *view.grid)
+        tensions_BT = relevance_BHW.new_tensor(TENSIONS).expand(relevance_BHW.shape[0], -1)
+        weights_B1 = relevance_BHW.new_ones(relevance_BHW.shape[0], 1)
+        return Judgement({"question words": relevance_BHW}, Balance(relevance_BHW, weights_B1, tensions_BT))
+
+
+@register("training_free")
+def make(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
+    return TrainingFreeSelector(TokenAllocator(config.min_tokens, config.max_tokens))

@@ -1,0 +1,41 @@
+"""Milliseconds per part: wall clock on the CPU, events on CUDA, so that measuring does not stall the device."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Stopwatch:
+    """Times named parts of a run on one device. A part that runs several times adds up."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.cuda = torch.device(device).type == "cuda"
+        self._seconds: dict[str, float] = {}
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        if self.cuda:
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            yield
+            end.record()
+            self._events.append((name, begin, end))
+            return
+        begin_s = time.perf_counter()
+        yield
+        self.add(name, time.perf_counter() - begin_s)
+
+    def add(self, name: str, seconds: float) -> None:
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+    def milliseconds(self) -> dict[str, float]:
+        """All parts so far. On CUDA this waits for the device, once."""
+        if self._events:
+            torch.cuda.synchronize()
+            for name, begin, end in self._events:
+                self.add(name, begin.elapsed_time(end) / 1e3)
+            self._events.clear()
+        return {name: 1e3 * seconds for name, seconds in self._seconds.items()}

@@ -1,0 +1,83 @@
+"""Maps as one labelled sheet: the texture channels of an image, and what the question-blind scorers make of them.
+
+C channels, H W grid of cells.
+"""
+
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from arr_coc.knowing import InformationScorer, PerspectivalScorer
+from arr_coc.qwen.images import ImageLike, image_tensor, read_image
+from arr_coc.texture import texture_pyramid
+
+CELL = 32  # px of the image per cell
+TILE = 240  # px of the longer side of a tile
+MARGIN, CAPTION = 12, 26
+PAPER, INK = (250, 250, 248), (40, 40, 44)
+COLOURS = "cividis"  # even in lightness, and readable without colour vision
+
+
+def colour_map(values_HW: Tensor) -> Image.Image:
+    """Values in [0, 1] as colours, one pixel per cell."""
+    colours = matplotlib.colormaps[COLOURS](values_HW.detach().cpu().float().clamp(0, 1).numpy())
+    return Image.fromarray((colours[..., :3] * 255).round().astype(np.uint8))
+
+
+def _tile(picture: Image.Image, size: tuple[int, int], smooth: bool) -> Image.Image:
+    return picture.resize(size, Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST)
+
+
+def sheet(tiles: Sequence[tuple[str, Image.Image]], size: tuple[int, int], columns: int) -> Image.Image:
+    """Labelled tiles in rows, on paper that reads well on a light and on a dark page."""
+    rows = -(-len(tiles) // columns)
+    step_x, step_y = size[0] + MARGIN, size[1] + CAPTION + MARGIN
+    page = Image.new("RGB", (columns * step_x + MARGIN, rows * step_y + MARGIN), PAPER)
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(size=15)
+    for place, (label, picture) in enumerate(tiles):
+        x, y = MARGIN + place % columns * step_x, MARGIN + place // columns * step_y
+        draw.text((x, y + 2), label, fill=INK, font=font)
+        page.paste(_tile(picture, size, smooth=place == 0), (x, y + CAPTION))
+    return page
+
+
+def _prepare(image: ImageLike) -> tuple[Image.Image, Tensor, tuple[int, int], tuple[int, int]]:
+    picture = read_image(image)
+    grid = (max(1, round(picture.height / CELL)), max(1, round(picture.width / CELL)))
+    scale = TILE / max(picture.size)
+    size = (max(48, round(picture.width * scale)), max(48, round(picture.height * scale)))
+    return picture, image_tensor(picture), grid, size
+
+
+def texture_sheet(image: ImageLike, channels: int = 13) -> Image.Image:
+    """The image and every texture channel of it, at the finest level."""
+    picture, pixels, grid, size = _prepare(image)
+    pyramid = texture_pyramid(pixels, grid, channels)
+    labels = [f"{index}  {name.replace('_', ' ')}" for index, name in enumerate(pyramid.names)]
+    maps = zip(labels, pyramid.fine_BChw[0], strict=True)
+    return sheet([("image", picture), *((label, colour_map(values)) for label, values in maps)], size, columns=7)
+
+
+@torch.no_grad()
+def question_blind_maps(image: ImageLike, channels: int = 13) -> Image.Image:
+    """What the two scorers that need no question make of an image, untrained: information and perspectival."""
+    picture, pixels, grid, size = _prepare(image)
+    pyramid = texture_pyramid(pixels, grid, channels)
+    torch.manual_seed(0)
+    information, perspectival = InformationScorer(channels)(pyramid)[0], PerspectivalScorer(channels)(pyramid)[0]
+    tiles = [
+        ("image", picture),
+        ("information: how much is there", colour_map(_stretch(information))),
+        ("perspectival: what stands out", colour_map(_stretch(perspectival))),
+    ]
+    return sheet(tiles, size, columns=3)
+
+
+def _stretch(values_HW: Tensor) -> Tensor:
+    """To the whole of [0, 1], for the eye; a flat map stays flat."""
+    low, high = values_HW.min(), values_HW.max()
+    return (values_HW - low) / (high - low).clamp(min=1e-6)

@@ -1,0 +1,143 @@
+"""Budgets and choices: exact, sorted, unique, deterministic, for any input."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_coc.attending import (
+    TokenAllocator,
+    budget_bounds,
+    budget_by_mass,
+    choose_cells,
+    even_rank,
+    has_structure,
+    kept_indices,
+    share_budget,
+)
+
+CPU = torch.device("cpu")
+
+
+@given(
+    batch=st.integers(1, 4), cells=st.integers(1, 60), seed=st.integers(0, 99), data=st.data(),
+    kind=st.sampled_from(["random", "equal", "few values", "huge", "tiny"]),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_exactly_k_unique_and_increasing(batch, cells, seed, data, kind):
+    scores = torch.rand(batch, cells, generator=torch.Generator().manual_seed(seed))
+    scores = {
+        "random": scores,
+        "equal": torch.zeros_like(scores),
+        "few values": (scores * 3).round(),
+        "huge": scores * 1e30,
+        "tiny": scores * 1e-30,
+    }[kind]
+    k = torch.tensor(data.draw(st.lists(st.integers(1, 80), min_size=batch, max_size=batch)))
+    keep = choose_cells(scores, k)
+    assert torch.equal(keep.sum(-1), k.clamp(max=cells))
+    indices, mask = kept_indices(keep)
+    for row in range(batch):
+        mine = indices[row][mask[row]]
+        assert (mine.diff() > 0).all()
+        assert torch.equal(mine, keep[row].nonzero().squeeze(-1))
+        if keep[row].sum() < cells:
+            assert scores[row][keep[row]].min() >= scores[row][~keep[row]].max()
+
+
+def test_ties_go_to_the_lower_index():
+    assert kept_indices(choose_cells(torch.zeros(1, 9), torch.tensor([4])))[0].tolist() == [[0, 1, 2, 3]]
+    scores = torch.tensor([[1.0, 2.0, 2.0, 2.0, 1.0]])
+    assert kept_indices(choose_cells(scores, torch.tensor([4])))[0].tolist() == [[0, 1, 2, 3]]
+
+
+@given(height=st.integers(1, 40), width=st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_the_even_order_ranks_every_cell_once(height, width):
+    rank = even_rank(height, width, CPU)
+    assert torch.equal(rank.flatten().sort().values, torch.arange(height * width))
+
+
+@pytest.mark.parametrize("grid", [(32, 32), (28, 42), (17, 31), (16, 16), (12, 40)])
+def test_a_quarter_of_the_even_order_leaves_no_block_empty(grid):
+    kept = even_rank(*grid, CPU) < grid[0] * grid[1] // 4
+    blocks = kept.float().unfold(0, 4, 1).unfold(1, 4, 1).sum((-1, -2))
+    assert blocks.min() >= 1
+    assert blocks.max() <= 8
+
+
+def relevance_with(*cells: tuple[int, int], side: int = 16) -> torch.Tensor:
+    relevance = torch.full((1, side, side), 0.1)
+    for y, x in cells:
+        relevance[0, y, x] = 0.9
+    return relevance
+
+
+def test_noise_and_flatness_have_no_structure_and_objects_have():
+    noise = 0.5 + 0.1 * torch.randn(1, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert not has_structure(noise)
+    assert not has_structure(torch.full((1, 32, 32), 0.7))
+    blob = torch.full((1, 32, 32), 0.1)
+    blob[0, 10:14, 10:16] = 0.8
+    assert has_structure(blob)
+    assert has_structure(relevance_with((3, 3), (3, 4), (9, 9)))
+
+
+def test_without_structure_the_choice_is_an_even_grid_and_says_so():
+    allocation = TokenAllocator()(torch.full((1, 16, 16), 0.4), torch.tensor([[0.5, 0, 0]]), torch.tensor([64]))
+    assert allocation.strategy(0)[0] == "even_grid"
+    assert (allocation.keep_BHW[0].view(4, 4, 4, 4).sum((1, 3)) == 4).all()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_scores_that_are_not_finite_keep_everything_in_that_row_only(bad):
+    relevance = torch.cat([relevance_with((2, 2), (2, 3)), relevance_with((5, 5))])
+    relevance[1, 0, 0] = bad
+    allocation = TokenAllocator()(relevance, torch.full((2, 3), 0.1), torch.tensor([5, 5]))
+    assert allocation.keep_BHW.flatten(1).sum(-1).tolist() == [5, 256]
+    assert allocation.strategy(0)[0] == "relevance"
+    name, reason = allocation.strategy(1)
+    assert name == "keep_all"
+    assert "not finite" in reason
+    assert allocation.soft_BHW.isfinite().all()
+
+
+def test_bounds_scale_down_for_small_grids():
+    assert budget_bounds(1024, 64, 400) == budget_bounds(5000, 64, 400) == (64, 400)
+    assert budget_bounds(256, 64, 400) == (16, 100)
+    assert budget_bounds(1, 64, 400) == (1, 1)
+
+
+def test_the_mass_budget_grows_with_what_is_relevant():
+    steepness, share = torch.tensor(12.0), torch.tensor([0.8])
+    small, large = relevance_with((1, 1)), relevance_with(*[(y, x) for y in range(6) for x in range(6)])
+    assert budget_by_mass(small, share, steepness) < budget_by_mass(large, share, steepness) < 60
+
+
+@given(data=st.data(), images=st.integers(1, 6), samples=st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_a_shared_budget_is_exact_with_at_least_one_each(data, images, samples):
+    images = max(images, samples)
+    draw = lambda low, high, n: data.draw(st.lists(st.integers(low, high), min_size=n, max_size=n))  # noqa: E731
+    sample = torch.tensor(sorted([*range(samples), *draw(0, samples - 1, images - samples)]))
+    cells, budget = torch.tensor(draw(1, 30, images)), torch.tensor(draw(1, 90, samples))
+    mass = torch.tensor(draw(0, 9, images)).float()
+    shares = share_budget(budget, mass, sample, cells)
+    assert (shares >= 1).all()
+    assert (shares <= cells).all()
+    for one in range(samples):
+        mine = sample == one
+        assert shares[mine].sum() == max(int(mine.sum()), min(int(budget[one]), int(cells[mine].sum())))
+
+
+def test_a_shared_budget_follows_relevance():
+    args = (torch.tensor([0, 0]), torch.tensor([500, 500]))
+    assert share_budget(torch.tensor([100]), torch.tensor([3.0, 1.0]), *args).tolist() == [75, 25]
+    assert share_budget(torch.tensor([100]), torch.tensor([0.0, 1.0]), *args).tolist() == [1, 99]
+    full = share_budget(torch.tensor([100]), torch.tensor([3.0, 1.0]), args[0], torch.tensor([20, 500]))
+    assert full.tolist() == [20, 80]
+
+
+def test_an_allocator_with_crossed_bounds_is_refused():
+    with pytest.raises(ValueError, match="min_tokens"):
+        TokenAllocator(10, 5)

@@ -1,0 +1,141 @@
+"""What users get wrong: one clear line each, and the next call works."""
+
+import re
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from PIL import Image
+
+from arr_coc.qwen.images import read_image
+from arr_coc.qwen.processor import Conversation
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return tiny.wrapped(tiny.stock(), keep=0.5)
+
+
+@pytest.fixture(scope="module")
+def good(ours):
+    return ours.ask(tiny.picture(), "what is this?", max_new_tokens=4).text
+
+
+def write(path, data: bytes):
+    path.write_bytes(data)
+    return path
+
+
+def broken_images(folder):
+    whole = folder / "whole.png"
+    tiny.picture().save(whole)
+    bomb = bytearray(whole.read_bytes())
+    bomb[16:24] = (60_000).to_bytes(4, "big") * 2
+    tiny.picture().save(folder / "picture.gif")
+    return {
+        "missing": folder / "nothing.png",
+        "a folder": folder,
+        "empty": write(folder / "empty.png", b""),
+        "text": write(folder / "text.png", b"hello"),
+        "cut": write(folder / "cut.png", whole.read_bytes()[:300]),
+        "bomb": write(folder / "bomb.png", bytes(bomb)),
+        "gif": folder / "picture.gif",
+        "too long": Image.new("RGB", (201, 1)),
+        "too tall": Image.new("RGB", (3, 700)),
+        "too large": Image.new("L", (8_000, 7_000)),
+        "no pixels": Image.new("RGB", (0, 5)),
+        "no image": 17,
+        "float array": np.zeros((5, 5, 3)),
+        "empty list": [],
+        "nine": [tiny.picture(64, 64)] * 9,
+    }
+
+
+def test_images_that_cannot_be_used_are_refused_in_one_line(ours, good, tmp_path):
+    for name, image in broken_images(tmp_path).items():
+        with pytest.raises(ValueError, match=r".+") as caught:
+            ours.ask(image, "what is this?")
+        message = str(caught.value)
+        assert "\n" not in message, name
+        assert str(tmp_path) not in message, name
+        assert not re.search("0x[0-9a-f]{6}", message), name
+        assert ours.ask(tiny.picture(), "what is this?", max_new_tokens=4).text == good, name
+
+
+@pytest.mark.parametrize("size", [(1, 1), (200, 1), (1, 64), (2, 2), (31, 33), (640, 480)])
+def test_odd_sizes_are_handled(ours, size):
+    answer = ours.ask(Image.new("RGB", size, "red"), "what is this?", max_new_tokens=2)
+    assert 1 <= answer.tokens_kept <= answer.tokens_total
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGBA", "CMYK", "YCbCr", "I", "F", "I;16"])
+def test_every_mode_becomes_rgb(mode):
+    picture = Image.new("L", (40, 40), 255) if mode == "I;16" else tiny.picture(64, 64)
+    converted = Image.fromarray(np.full((40, 40), 65535, np.uint16)) if mode == "I;16" else (
+        picture.convert("L").convert(mode) if mode in ("I", "F", "LA", "PA") else picture.convert(mode))  # fmt: skip
+    assert read_image(converted).mode == "RGB"
+    if mode == "I;16":
+        assert read_image(converted).getpixel((3, 3)) == (255, 255, 255)
+
+
+def test_orientation_and_transparency_are_applied(tmp_path):
+    image = Image.new("RGB", (60, 30), "red")
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    assert read_image(tmp_path / "turned.jpg").size == (30, 60)
+    clear = Image.new("RGBA", (10, 10), (0, 0, 0, 0))
+    assert read_image(clear).getpixel((5, 5)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("keep", [0, -1, 1, True, 1.01, float("nan"), "abc", [0.5, 0.5]])
+def test_a_wrong_dial_is_refused(ours, good, keep):
+    with pytest.raises(ValueError, match="keep"):
+        ours.ask(tiny.picture(), "what is this?", keep=keep)
+    with pytest.raises(ValueError, match="keep"):
+        ours.generate(**tiny.inputs(Conversation([tiny.picture()], "what?")), keep=keep)
+    assert ours.ask(tiny.picture(), "what is this?", max_new_tokens=4).text == good
+
+
+@pytest.mark.parametrize("question", ["", "   ", "\n", None])
+def test_an_empty_question_is_refused(ours, question):
+    with pytest.raises(ValueError, match="empty"):
+        ours.ask(tiny.picture(), question)
+
+
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("token", tiny.SPECIAL)
+def test_special_tokens_in_the_question_are_text(ours, token, images):
+    question = f"what is {token} and {token}?"
+    pictures = [tiny.picture(64, 96, n) for n in range(images)]
+    inputs = tiny.inputs(Conversation(pictures, question))
+    cells = int((inputs["image_grid_thw"].prod(-1) // 4).sum())
+    assert (inputs["input_ids"] == tiny.token_id("<|image_pad|>")).sum() == cells
+    assert tiny.tokenizer().decode(inputs["input_ids"][inputs["question_mask"]]) == question
+    assert ours.ask(pictures, question, max_new_tokens=2).tokens_total == cells
+
+
+def test_inputs_that_do_not_fit_each_other_are_refused(ours):
+    inputs = tiny.inputs(Conversation([tiny.picture()], "what?"))
+    with pytest.raises(ValueError, match="placeholders"):
+        ours(**{**inputs, "input_ids": inputs["input_ids"][:, 8:], "attention_mask": inputs["attention_mask"][:, 8:]})
+    with pytest.raises(ValueError, match="image_grid_thw"):
+        ours(input_ids=inputs["input_ids"], pixel_values=inputs["pixel_values"])
+    with pytest.raises(ValueError, match="original_image"):
+        ours(**inputs, original_image=[tiny.picture(), tiny.picture()])
+    with pytest.raises(ValueError, match="logits_to_keep"):
+        ours(**inputs, logits_to_keep=torch.tensor([3]))
+    cache = ours(**inputs, use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="whole conversation"):
+        ours.generate(**inputs, past_key_values=cache)
+    with pytest.raises(ValueError, match="processor"):
+        type(ours)(ours.model).ask(tiny.picture(), "what?")
+
+
+def test_a_wrong_dtype_is_refused():
+    from arr_coc.qwen.loading import pick_dtype
+
+    assert pick_dtype("auto", torch.device("cpu")) == torch.float32
+    with pytest.raises(ValueError, match="dtype"):
+        pick_dtype("int8", torch.device("cpu"))

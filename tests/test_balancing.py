@@ -1,0 +1,94 @@
+"""The policy and the three tensions: each has an effect that can be seen."""
+
+import pytest
+import torch
+
+from arr_coc.attending import TokenAllocator
+from arr_coc.balancing import AdaptiveTensionBalancer, combine, map_statistics
+from arr_coc.knowing import Question
+
+DIM = 24
+
+
+@pytest.fixture
+def balancer() -> AdaptiveTensionBalancer:
+    torch.manual_seed(0)
+    return AdaptiveTensionBalancer(DIM)
+
+
+def maps(seed: int = 0, batch: int = 1) -> torch.Tensor:
+    return torch.rand(batch, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def asked(seed: int = 0, batch: int = 1) -> Question:
+    return Question.of(torch.randn(batch, 4, DIM, generator=torch.Generator().manual_seed(seed)))
+
+
+def test_shapes_and_ranges(balancer):
+    balance = balancer(maps(batch=3), asked(batch=3))
+    assert balance.relevance_BHW.shape == (3, 8, 8)
+    for values in (balance.relevance_BHW, balance.weights_BS, balance.tensions_BT):
+        assert values.min() >= 0
+        assert values.max() <= 1
+    assert balance.weights_BS.shape == balance.tensions_BT.shape == (3, 3)
+
+
+def test_the_policy_reads_the_question_and_the_maps(balancer):
+    base = balancer(maps(), asked()).weights_BS
+    assert not torch.equal(base, balancer(maps(), asked(1)).weights_BS)
+    assert not torch.equal(base, balancer(maps() * 0.1, asked()).weights_BS)
+
+
+def test_every_parameter_of_the_policy_learns(balancer):
+    balance = balancer(maps(), asked())
+    (balance.relevance_BHW.square().sum() + balance.tensions_BT.square().sum()).backward()
+    for name, parameter in balancer.named_parameters():
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_relevance_follows_the_weights():
+    scores = maps()
+    assert torch.allclose(combine(scores, torch.tensor([[1.0, 0, 0]])), scores[:, 0])
+    assert torch.allclose(combine(scores, torch.tensor([[0, 0.5, 0.5]])), scores[:, 1:].mean(1))
+    assert combine(scores, torch.zeros(1, 3)).isfinite().all()
+
+
+def test_weak_saliency_lowers_the_perspectival_weight(balancer):
+    strong, weak = maps(), maps()
+    strong[:, 1], weak[:, 1] = 0.2, 0.2
+    strong[:, 1, 3, 3], weak[:, 1, 3, 3] = 0.9, 0.22
+    assert balancer(weak, asked()).weights_BS[0, 1] < 0.5 * balancer(strong, asked()).weights_BS[0, 1]
+
+
+def test_statistics_of_a_single_cell_are_finite():
+    assert map_statistics(torch.rand(2, 3, 1, 1)).isfinite().all()
+
+
+def two_blobs() -> torch.Tensor:
+    """A strong wide blob and a weaker one far away."""
+    relevance = torch.full((1, 16, 16), 0.05)
+    relevance[0, 2:6, 2:6] = torch.linspace(0.8, 0.95, 16).view(4, 4)
+    relevance[0, 11:14, 11:14] = torch.linspace(0.5, 0.6, 9).view(3, 3)
+    return relevance
+
+
+def kept(tensions: tuple[float, float, float], k: int) -> torch.Tensor:
+    return TokenAllocator()(two_blobs(), torch.tensor([tensions]), torch.tensor([k])).keep_BHW[0]
+
+
+def test_particularize_sets_the_budget():
+    few, many = (TokenAllocator(1, 256).automatic(two_blobs(), torch.tensor([t])).item() for t in (0.0, 1.0))
+    assert few < many
+
+
+def test_explore_spends_its_share_on_even_coverage():
+    focused, exploring = kept((0.5, 0.0, 0.0), 16), kept((0.5, 0.5, 0.0), 16)
+    quarters = lambda mask: mask.view(2, 8, 2, 8).sum((1, 3))  # noqa: E731
+    assert (quarters(focused) == 0).sum() == 3
+    assert (quarters(exploring) >= 2).all()
+    assert exploring.sum() == focused.sum() == 16
+
+
+def test_diversify_suppresses_the_neighbours_of_what_is_kept():
+    assert kept((0.5, 0.0, 0.0), 8)[11:14, 11:14].sum() == 0
+    assert kept((0.5, 0.0, 1.0), 8)[11:14, 11:14].sum() > 0

@@ -1,0 +1,114 @@
+"""The three scorers, by one suite, then each for what it is."""
+
+import pytest
+import torch
+
+from arr_coc.knowing import SCORERS, Knowing, Question, QuestionPooler
+from arr_coc.texture import texture_pyramid
+
+DIM = 24
+
+
+def question(seed: int = 0, batch: int = 1, length: int = 5) -> Question:
+    return Question.of(torch.randn(batch, length, DIM, generator=torch.Generator().manual_seed(seed)))
+
+
+@pytest.fixture
+def knowing() -> Knowing:
+    torch.manual_seed(0)
+    return Knowing(DIM)
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_every_scorer_gives_a_map_in_range(knowing, name):
+    pyramid = texture_pyramid(torch.rand(2, 3, 96, 160), (3, 5))
+    scores = getattr(knowing, name)(pyramid, question(batch=2))
+    assert scores.shape == (2, 3, 5)
+    assert scores.isfinite().all()
+    assert scores.min() >= 0
+    assert scores.max() <= 1
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_every_scorer_learns(knowing, name):
+    scorer = getattr(knowing, name)
+    scorer(texture_pyramid(torch.rand(1, 3, 128, 128), 4), question()).square().sum().backward()
+    for key, parameter in scorer.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.abs().sum() > 0, key
+
+
+@pytest.mark.parametrize("contrast", [4, 8, 64])
+@pytest.mark.parametrize("detail", ["noise", "dots", "stripes", "blocks"])
+def test_detail_informs_more_than_flatness(knowing, contrast, detail):
+    y, x = torch.meshgrid(torch.arange(128), torch.arange(64), indexing="ij")
+    patterns = {
+        "noise": torch.rand(128, 64, generator=torch.Generator().manual_seed(0)) - 0.5,
+        "dots": ((y + x) % 2) - 0.5,
+        "stripes": ((x // 3) % 2) - 0.5,
+        "blocks": ((y // 8 + x // 8) % 2) - 0.5,
+    }
+    image = torch.full((3, 128, 128), 0.5)
+    image[:, :, 64:] += patterns[detail] * contrast / 255
+    scores = knowing.information(texture_pyramid((image * 255).round().to(torch.uint8), 4))[0]
+    assert scores[:, 3].min() > scores[:, 0].max() + 1e-3
+
+
+def test_swapping_the_question_changes_the_participatory_map_alone(knowing):
+    pyramid = texture_pyramid(torch.rand(1, 3, 128, 128), 4)
+    one, other = knowing(pyramid, question(1))[0], knowing(pyramid, question(2))[0]
+    changed = {name: not torch.equal(one[index], other[index]) for index, name in enumerate(SCORERS)}
+    assert changed == {"information": False, "perspectival": False, "participatory": True}
+
+
+def test_without_a_question_the_participatory_map_is_constant(knowing):
+    pyramid = texture_pyramid(torch.rand(2, 3, 128, 128), 4)
+    mask = torch.tensor([[True, True], [False, False]])
+    asked = Question.of(torch.randn(2, 2, DIM), mask)
+    scores = knowing.participatory(pyramid, asked)
+    assert scores[0].std() > 0
+    assert (scores[1] == 0.5).all()
+    assert (knowing.participatory(pyramid, Question.of(torch.zeros(2, 0, DIM))) == 0.5).all()
+
+
+def test_padding_of_the_question_changes_nothing(knowing):
+    pyramid = texture_pyramid(torch.rand(1, 3, 128, 128), 4)
+    tokens = torch.randn(1, 3, DIM)
+    padded = Question.of(torch.cat([tokens, torch.randn(1, 4, DIM)], 1), torch.arange(7).view(1, 7) < 3)
+    assert torch.allclose(knowing(pyramid, Question.of(tokens)), knowing(pyramid, padded), atol=1e-6)
+
+
+def test_a_pooled_question_is_one_token(knowing):
+    pooled = torch.randn(2, DIM)
+    pyramid = texture_pyramid(torch.rand(2, 3, 64, 64), 2)
+    assert torch.equal(knowing(pyramid, Question.of(pooled)), knowing(pyramid, Question.of(pooled.unsqueeze(1))))
+
+
+def test_untrained_what_stands_out_stands_out(knowing):
+    image = torch.full((3, 256, 256), 0.4)
+    image[:, 96:160, 96:160] = torch.tensor([0.9, 0.1, 0.1]).view(3, 1, 1)
+    scores = knowing.perspectival(texture_pyramid(image, 8))[0]
+    assert scores[3:5, 3:5].mean() > scores[0].mean() + 0.05
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "learned", "lm"])
+def test_poolings_ignore_padding(pooling):
+    torch.manual_seed(0)
+    pooler = QuestionPooler(DIM, pooling)
+    tokens = torch.randn(1, 3, DIM)
+    padded = Question.of(torch.cat([tokens, torch.randn(1, 2, DIM)], 1), torch.arange(5).view(1, 5) < 3)
+    pooled = pooler(Question.of(tokens))
+    assert torch.allclose(pooled, pooler(padded), atol=1e-6)
+    assert pooled.abs().sum() > 0
+    nothing = Question.of(torch.randn(1, 2, DIM), torch.zeros(1, 2, dtype=torch.bool))
+    assert (pooler(nothing) == 0).all()
+
+
+def test_poolings_by_name():
+    tokens = torch.randn(1, 3, DIM)
+    assert torch.allclose(QuestionPooler(DIM, "mean")(Question.of(tokens)), tokens.mean(1))
+    assert torch.equal(QuestionPooler(DIM, "last")(Question.of(tokens)), tokens[:, -1])
+    with pytest.raises(ValueError, match="pooling"):
+        QuestionPooler(DIM, "sum")
+    with pytest.raises(ValueError, match="query_embeds"):
+        Question.of(torch.randn(3))

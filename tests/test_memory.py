@@ -1,0 +1,30 @@
+"""Many different images in a row: nothing is kept."""
+
+import gc
+import os
+
+import tiny
+
+from arr_coc.attending import even_rank
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def ask_many(model, first: int, count: int) -> None:
+    for seed in range(first, first + count):
+        picture = tiny.picture(64 + 32 * (seed % 9), 64 + 32 * (seed // 9 % 9), seed)
+        model.ask(picture, f"what is number {seed}?", keep=0.5, max_new_tokens=2)
+
+
+def test_200_different_images_leave_no_memory_behind():
+    model = tiny.wrapped(tiny.stock(), selector="arr_coc")
+    ask_many(model, 0, 90)  # every size once: allocators and caches fill up
+    gc.collect()
+    before = resident_bytes()
+    ask_many(model, 1000, 200)
+    gc.collect()
+    assert resident_bytes() < 1.01 * before
+    assert even_rank.cache_info().currsize <= even_rank.cache_info().maxsize

@@ -1,0 +1,188 @@
+"""Saving and loading: what fits comes back, what does not is refused by name, nothing is executed."""
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+
+from arr_coc import ARRCOCConfig, ARRCOCQwen
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.loading import ModelNotFound
+from arr_coc.qwen.storage import load_adapter
+
+WEIGHTS = "arr_coc.safetensors"
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A whole model with a layer marked as trained, on disk."""
+    torch.manual_seed(1)
+    config = ARRCOCConfig(hidden_dim=32, trained=True)
+    ours = tiny.wrapped(tiny.stock(), config=config, layer=ARRCOCLayer.from_config(config))
+    ours.save_pretrained(tmp_path / "whole", save_base=True)
+    return tmp_path / "whole"
+
+
+def test_a_saved_model_answers_as_before(saved):
+    loaded = ARRCOCQwen.from_pretrained(saved, keep=6, device="cpu")
+    config, layer = load_adapter(saved)
+    before = tiny.wrapped(tiny.stock(), config=config, layer=layer, keep=6)
+    assert loaded.selector.name == "arr_coc"
+    assert loaded.encoding == "sparse"
+    inputs = tiny.inputs(tiny.Conversation([tiny.picture()], "what?"))
+    with torch.no_grad():
+        assert torch.equal(loaded(**inputs).logits, before(**inputs).logits)
+    loaded.model.generation_config.eos_token_id = None
+    assert loaded.ask(tiny.picture(), "what?", max_new_tokens=3).tokens_kept == 6
+
+
+def test_an_adapter_alone_finds_its_base(saved, tmp_path):
+    whole = ARRCOCQwen.from_pretrained(saved, device="cpu")
+    whole.config = replace(whole.config, base_model=str(saved))
+    whole.save_pretrained(tmp_path / "adapter")
+    assert {path.name for path in (tmp_path / "adapter").iterdir()} == {"README.md", WEIGHTS, "arr_coc_config.json"}
+    assert ARRCOCQwen.from_pretrained(tmp_path / "adapter", device="cpu").config.trained
+    whole.config = replace(whole.config, base_model="")
+    whole.save_pretrained(tmp_path / "orphan")
+    with pytest.raises(ValueError, match="base_model"):
+        ARRCOCQwen.from_pretrained(tmp_path / "orphan")
+
+
+def test_without_an_adapter_the_choice_is_training_free_with_one_notice(tmp_path, caplog):
+    stock = tiny.stock()
+    stock.save_pretrained(tmp_path)
+    tiny.processor().save_pretrained(tmp_path)
+    loaded = ARRCOCQwen.from_pretrained(tmp_path, device="cpu")
+    assert loaded.selector.name == "training_free"
+    assert loaded.encoding == "dense"
+    assert caplog.text.count("no trained adapter") == 1
+    with pytest.raises(ValueError, match="encoding='dense'"):
+        ARRCOCQwen.from_pretrained(tmp_path, device="cpu", encoding="sparse").ask(tiny.picture(), "what?", keep=0.5)
+    assert loaded.model.dtype == torch.float32
+
+
+def test_the_card_says_what_it_is(saved):
+    card = (saved / "README.md").read_text()
+    for part in ("library_name: arr-coc", "pipeline_tag: image-text-to-text", "parameters added", "keep=1.0"):
+        assert part in card
+
+
+def break_truncate(folder):
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[: len(data) // 2])
+
+
+def break_header(folder):
+    data = bytearray((folder / WEIGHTS).read_bytes())
+    data[:8] = (1 << 40).to_bytes(8, "little")
+    (folder / WEIGHTS).write_bytes(bytes(data))
+
+
+def break_empty(folder):
+    (folder / WEIGHTS).write_bytes(b"")
+
+
+def break_shape(folder):
+    weights = load_file(folder / WEIGHTS)
+    weights["knowing.participatory.bias"] = torch.zeros(3)
+    save_file(weights, folder / WEIGHTS)
+
+
+def break_missing(folder):
+    weights = load_file(folder / WEIGHTS)
+    del weights["attending.log_steepness"]
+    save_file(weights, folder / WEIGHTS)
+
+
+def break_extra(folder):
+    save_file({**load_file(folder / WEIGHTS), "more": torch.zeros(1)}, folder / WEIGHTS)
+
+
+def break_nan(folder):
+    weights = load_file(folder / WEIGHTS)
+    weights["attending.log_steepness"] = torch.tensor(float("nan"))
+    save_file(weights, folder / WEIGHTS)
+
+
+def break_other_config(folder):
+    path = folder / "arr_coc_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_dim": 48}))
+
+
+def break_older_config(folder):
+    path = folder / "arr_coc_config.json"
+    data = json.loads(path.read_text()) | {"format_version": 0}
+    del data["pooling"]
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (break_truncate, WEIGHTS),
+        (break_header, WEIGHTS),
+        (break_empty, WEIGHTS),
+        (break_shape, f"{WEIGHTS}.*knowing.participatory.bias"),
+        (break_missing, f"{WEIGHTS}.*attending.log_steepness"),
+        (break_extra, f"{WEIGHTS}.*more"),
+        (break_nan, f"{WEIGHTS}.*attending.log_steepness"),
+        (break_other_config, f"{WEIGHTS}.*balancing"),
+        (break_older_config, "arr_coc_config.json.*format_version"),
+    ],
+)
+def test_a_damaged_adapter_is_refused_by_file_and_key(saved, damage, named):
+    damage(saved)
+    with pytest.raises(ValueError, match=named):
+        ARRCOCQwen.from_pretrained(saved)
+
+
+class Touch:
+    """Unpickling this creates a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "arr_coc.bin", "arr_coc.pt"])
+def test_a_pickle_is_never_opened(saved, tmp_path, name):
+    (saved / WEIGHTS).unlink()
+    (saved / name).write_bytes(pickle.dumps(Touch(tmp_path / "executed")))
+    with pytest.raises(ValueError, match=WEIGHTS):
+        ARRCOCQwen.from_pretrained(saved)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_pickled_base_is_never_opened(saved, tmp_path):
+    (saved / "model.safetensors").unlink()
+    (saved / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(tmp_path / "executed")))
+    with pytest.raises(ValueError, match="safetensors"):
+        ARRCOCQwen.from_pretrained(saved)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_other_models_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(ValueError, match="not a Qwen3-VL"):
+        ARRCOCQwen.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="width"):
+        ARRCOCQwen(tiny.stock(), ARRCOCConfig(hidden_dim=64))
+
+
+def test_a_model_that_is_not_there_is_answered_with_the_ways_to_get_one(tmp_path):
+    for source in (tmp_path / "nothing", "nobody/nothing", tmp_path):
+        with pytest.raises(ModelNotFound, match="mini"):
+            ARRCOCQwen.from_pretrained(source)
+
+
+def test_a_damaged_weight_file_of_the_base_is_refused_by_name(saved):
+    whole = (saved / "model.safetensors").read_bytes()
+    (saved / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"model.safetensors"):
+        ARRCOCQwen.from_pretrained(saved)

@@ -1,0 +1,151 @@
+"""A tiny random Qwen3-VL with its own byte tokenizer, so that everything runs in seconds."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from PIL import Image
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
+)
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from arr_coc.attending import TokenAllocator
+from arr_coc.balancing import Balance
+from arr_coc.layer import Judgement
+from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.processor import Conversation, ImageOnlyProcessor, encode
+from arr_coc.selectors import Selector
+
+SPECIAL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"),
+    *("<|vision_pad|>", "<|image_pad|>", "<|video_pad|>", "<tool_call>"),
+)
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% for part in message.content %}{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@lru_cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*alphabet, "us", "er", "user"]
+    vocab = {token: index for index, token in enumerate(words)}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[("u", "s"), ("e", "r"), ("us", "er")]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<|endoftext|>", eos_token="<|im_end|>", chat_template=TEMPLATE
+    )
+
+
+def token_id(name: str) -> int:
+    return tokenizer().convert_tokens_to_ids(name)
+
+
+@lru_cache
+def processor() -> ImageOnlyProcessor:
+    images = Qwen2VLImageProcessorPil(
+        patch_size=16,
+        merge_size=2,
+        temporal_patch_size=2,
+        size={"shortest_edge": 64 * 64, "longest_edge": 512 * 512},
+        image_mean=[0.5, 0.5, 0.5],
+        image_std=[0.5, 0.5, 0.5],
+    )
+    return ImageOnlyProcessor(image_processor=images, tokenizer=tokenizer())
+
+
+def config(moe: bool = False) -> Qwen3VLConfig:
+    text = {
+        "vocab_size": len(tokenizer()),
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]},
+    }
+    if moe:
+        text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
+    vision = {
+        "depth": 4,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0, 1, 2],
+    }
+    return (Qwen3VLMoeConfig if moe else Qwen3VLConfig)(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=token_id("<|image_pad|>"),
+        video_token_id=token_id("<|video_pad|>"),
+        vision_start_token_id=token_id("<|vision_start|>"),
+        vision_end_token_id=token_id("<|vision_end|>"),
+    )
+
+
+def stock(attention: str = "sdpa", moe: bool = False, seed: int = 0) -> Qwen3VLForConditionalGeneration:
+    torch.manual_seed(seed)
+    family = Qwen3VLMoeForConditionalGeneration if moe else Qwen3VLForConditionalGeneration
+    model = family._from_config(config(moe), attn_implementation=attention)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Far from zero, so that every part of the model moves the logits.
+            parameter.copy_(torch.randn_like(parameter) * (0.3 if parameter.ndim > 1 else 1.0))
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = tokenizer().pad_token_id
+    return model.eval()
+
+
+def picture(width: int = 160, height: int = 128, seed: int = 0) -> Image.Image:
+    """Coarse coloured noise: every cell differs from every other."""
+    generator = torch.Generator().manual_seed(seed)
+    small = torch.randint(0, 256, (height // 16, width // 16, 3), dtype=torch.uint8, generator=generator)
+    return Image.fromarray(small.numpy()).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def inputs(*conversations: Conversation) -> dict[str, torch.Tensor]:
+    return encode(processor(), conversations)
+
+
+def stock_inputs(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in batch.items() if name != "question_mask"}
+
+
+def wrapped(model: Qwen3VLForConditionalGeneration, **kwargs: object) -> ARRCOCQwen:
+    return ARRCOCQwen(model, processor=processor(), **kwargs).eval()
+
+
+class FixedSelector(Selector):
+    """Chooses by a given relevance, whatever the image and the question."""
+
+    name = "fixed"
+
+    def __init__(self, relevance: Callable[[tuple[int, int]], torch.Tensor], reads_tokens: bool = False) -> None:
+        super().__init__(TokenAllocator())
+        self.relevance, self.reads_tokens = relevance, reads_tokens
+
+    def judge(self, view, stopwatch):
+        relevance = torch.stack([self.relevance(view.grid) for _ in range(view.image_B3hw.shape[0])])
+        zeros = relevance.new_zeros(relevance.shape[0], 3)
+        return Judgement({"fixed": relevance}, Balance(relevance, zeros[:, :1] + 1, zeros))
+
+
+def scattered(grid: tuple[int, int]) -> torch.Tensor:
+    """An arbitrary relevance that depends on the grid alone, with structure enough to be followed."""
+    relevance = 0.5 * torch.rand(grid, generator=torch.Generator().manual_seed(grid[0] * 31 + grid[1]))
+    relevance[: grid[0] // 2, : grid[1] // 2] += 0.5
+    return relevance
