@@ -63,9 +63,7 @@ def stock_logits(model, turns, image, question, cells):
     """The same from the unmodified model, for one image and one question alone."""
     height, width = GRID
     kept = list(range(height * width)) if cells is None else cells
-    rows = (
-        patchify(image[None], torch.float32)[0].view(-1, 3, 1, 256).expand(-1, -1, 2, -1).reshape(-1, 4, 1536)
-    )
+    rows = patchify(image[None], torch.float32)[0].view(-1, 3, 1, 256).expand(-1, -1, 2, -1).reshape(-1, 4, 1536)
     grid = torch.tensor([[1, 2 * height, 2 * width]])
     patches = torch.tensor([4 * cell + i for cell in kept for i in range(4)])
     taps, weights = get_vision_interpolation_indices_and_weights(

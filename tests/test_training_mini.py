@@ -80,9 +80,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(whole, tmp_path, monkeypatch):
 
 
 def test_loss_falls(tmp_path):
-    lines = run(
-        tiny(24, learning_rate=3e-3, evaluate_questions=4, evaluate_every=0.0, log_every=0.0), tmp_path
-    )
+    lines = run(tiny(24, learning_rate=3e-3, evaluate_questions=4, evaluate_every=0.0, log_every=0.0), tmp_path)
     assert lines[-1].startswith("val ")
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert records[0]["parameters"] > 1_000_000
@@ -175,9 +173,7 @@ def test_sparse_with_every_cell_is_dense():
     assert np.array_equal(asked[0].image, ask_about("val", 4, (128, 128))[0].image)
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="bfloat16 products end the process on some virtual CPUs"
-)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="bfloat16 products end the process on some virtual CPUs")
 def test_bfloat16_losses_are_those_of_float32():
     tokenizer = AutoTokenizer.from_pretrained(ASSETS)
     turns = Turns(tokenizer)

@@ -41,9 +41,7 @@ class Row:
 class Answerer:
     """Answers rows with a model on one device; keeps the tables of the grids that it has met."""
 
-    def __init__(
-        self, model: Any, tokenizer: Any, dtype: torch.dtype = torch.float32, most_tokens: int = 96
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, dtype: torch.dtype = torch.float32, most_tokens: int = 96) -> None:
         self.model, self.dtype, self.most_tokens = model, dtype, most_tokens
         self.turns = Turns(tokenizer)
         self.device = model.lm_head.weight.device
@@ -89,13 +87,9 @@ class Answerer:
         ids = self._greedy(prompts, cache, text_start(seen.grid, len(lead)))
         return [[self.turns.decode(answer) for answer in row] for row in ids]
 
-    def _greedy(
-        self, prompts: list[list[tuple[int, ...]]], cache: PrefixCache, start: int
-    ) -> list[list[list[int]]]:
+    def _greedy(self, prompts: list[list[tuple[int, ...]]], cache: PrefixCache, start: int) -> list[list[list[int]]]:
         """Token ids of the answers; each ends with the stop token unless `most_tokens` came first."""
-        ids_RT, turns_RT, offsets_RT = (
-            torch.from_numpy(a).to(self.device) for a in _slots(prompts, self.turns.pad_id)
-        )
+        ids_RT, turns_RT, offsets_RT = (torch.from_numpy(a).to(self.device) for a in _slots(prompts, self.turns.pad_id))
         rows, questions = len(prompts), len(prompts[0])
         slot = ids_RT.shape[1] // questions
         lengths_RQ = torch.tensor([[len(p) for p in row] for row in prompts], device=self.device)

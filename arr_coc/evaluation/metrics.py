@@ -53,9 +53,7 @@ def pair_f1(expected: str, given: str) -> float:
     return 2 * sum((want & have).values()) / (sum(want.values()) + sum(have.values()))
 
 
-def interval(
-    scores: Sequence[float], clusters: Sequence[int], rounds: int = 1000, seed: int = 0
-) -> list[float]:
+def interval(scores: Sequence[float], clusters: Sequence[int], rounds: int = 1000, seed: int = 0) -> list[float]:
     """95 % interval of the mean score, by resampling clusters with replacement."""
     numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
     sums = np.bincount(numbers, weights=np.asarray(scores, float))
@@ -84,8 +82,7 @@ def majority(outcomes: Iterable[Outcome]) -> float:
     for group in by_family.values():
         answer = Counter(outcome.expected for outcome in group).most_common(1)[0][0]
         total += sum(
-            pair_f1(o.expected, answer) if o.family == DESCRIBE else float(o.expected == answer)
-            for o in group
+            pair_f1(o.expected, answer) if o.family == DESCRIBE else float(o.expected == answer) for o in group
         )
     return round(total / max(1, sum(len(group) for group in by_family.values())), 4)
 

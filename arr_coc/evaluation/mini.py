@@ -73,15 +73,10 @@ def blind_rows(asked: Sequence[Asked]) -> list[Row]:
 
 def shuffled_rows(asked: Sequence[Asked]) -> list[Row]:
     """The image of another scene of the same size and layout kind at random."""
-    return [
-        Row(asked[(n + 1) % len(asked)].image, tuple(q.text for q in a.questions))
-        for n, a in enumerate(asked)
-    ]
+    return [Row(asked[(n + 1) % len(asked)].image, tuple(q.text for q in a.questions)) for n, a in enumerate(asked)]
 
 
-def outcomes(
-    answerer: Answerer, asked: Sequence[Asked], make_rows: Callable[..., list[Row]]
-) -> list[Outcome]:
+def outcomes(answerer: Answerer, asked: Sequence[Asked], make_rows: Callable[..., list[Row]]) -> list[Outcome]:
     """Ask everything and pair the answers with what was expected."""
     answers = [text for row in answerer.answer(make_rows(asked)) for text in row]
     expected = [(n, a.scene, q) for n, a in enumerate(asked) for q in a.questions]
@@ -96,9 +91,7 @@ def reading_summary(found: Sequence[Outcome]) -> dict[str, object]:
     return summary([o for o in found if o.family in READING])
 
 
-def evaluate(
-    answerer: Answerer, questions: int, log: Callable[[str], None] = print, size: int = 512
-) -> dict[str, Any]:
+def evaluate(answerer: Answerer, questions: int, log: Callable[[str], None] = print, size: int = 512) -> dict[str, Any]:
     """The whole report (`results/mini.json`), on images of `size` px and, for `px1024`, of twice that."""
     started = time.perf_counter()
     seen = ask_about("seen", questions, (size, size))
@@ -110,9 +103,7 @@ def evaluate(
         "difficulties": by_group(dense, "difficulty"),
     }
     log(f"seen          {report['overall']}")
-    log(
-        "by family     " + ", ".join(f"{k} {v['accuracy']:.1%}" for k, v in by_group(dense, "family").items())
-    )
+    log("by family     " + ", ".join(f"{k} {v['accuracy']:.1%}" for k, v in by_group(dense, "family").items()))
     runs: list[tuple[str, list[Asked], Callable[..., list[Row]]]] = [
         ("sparse25", seen, sparse_rows),
         ("blind", seen, blind_rows),
@@ -124,9 +115,7 @@ def evaluate(
         found = outcomes(answerer, asked, make_rows)
         report[name] = summary(found) | {"families": by_group(found, "family")}
         log(f"{name:13s} {summary(found)}")
-    report["sparse25"]["of_dense"] = round(
-        report["sparse25"]["accuracy"] / max(1e-9, report["overall"]["accuracy"]), 4
-    )
+    report["sparse25"]["of_dense"] = round(report["sparse25"]["accuracy"] / max(1e-9, report["overall"]["accuracy"]), 4)
     report["seconds"] = round(time.perf_counter() - started, 1)
     return report
 

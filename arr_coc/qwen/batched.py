@@ -143,9 +143,7 @@ def rotary_tables(model: Any, positions_3BL: Tensor) -> tuple[Tensor, Tensor]:
     return cos[..., :half].contiguous(), sin[..., :half].contiguous()
 
 
-def run_prefix(
-    model: Any, seen: Seen, lead_ids: Tensor, end_id: int, kernels: Kernels = EAGER
-) -> PrefixCache:
+def run_prefix(model: Any, seen: Seen, lead_ids: Tensor, end_id: int, kernels: Kernels = EAGER) -> PrefixCache:
     """Run lead, image and end mark through the decoder; the keys and values are all that the text needs.
 
     `lead_ids` are the tokens before the image. DeepStack level i is added after decoder layer i.

@@ -19,9 +19,7 @@ def box_cells(box: tuple[int, int, int, int], height: int, width: int) -> list[i
     x0, y0, x1, y1 = box
     columns = range(max(0, x0 // CELL), min(width, -(-x1 // CELL)))
     return [
-        row * width + column
-        for row in range(max(0, y0 // CELL), min(height, -(-y1 // CELL)))
-        for column in columns
+        row * width + column for row in range(max(0, y0 // CELL), min(height, -(-y1 // CELL))) for column in columns
     ]
 
 

@@ -60,9 +60,7 @@ def is_complete(checkpoint: Path) -> bool:
     """Whether every file of the manifest is there and unharmed."""
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_text())
-        return bool(manifest) and all(
-            sha256(checkpoint / name) == digest for name, digest in manifest.items()
-        )
+        return bool(manifest) and all(sha256(checkpoint / name) == digest for name, digest in manifest.items())
     except (OSError, ValueError):
         return False
 
@@ -71,9 +69,7 @@ def load_checkpoint(
     checkpoint: Path, device: torch.device | str
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """(tensors by file, state), as given to `save_checkpoint`."""
-    tensors = {
-        path.stem: load_file(path, device=str(device)) for path in sorted(checkpoint.glob("*.safetensors"))
-    }
+    tensors = {path.stem: load_file(path, device=str(device)) for path in sorted(checkpoint.glob("*.safetensors"))}
     return tensors, json.loads((checkpoint / STATE).read_text())
 
 
@@ -86,9 +82,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]
     }
 
 
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor]
-) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor]) -> None:
     """Put back what `optimizer_tensors` took out."""
     for parameter, name in names.items():
         prefix = f"{name}/"

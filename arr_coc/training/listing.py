@@ -32,9 +32,7 @@ def list_question(scene: Scene, rng: np.random.Generator) -> Question | None:
     return None
 
 
-def _question(
-    wordings: tuple[str, ...], answer: str, listed: list[Element], rng: np.random.Generator
-) -> Question:
+def _question(wordings: tuple[str, ...], answer: str, listed: list[Element], rng: np.random.Generator) -> Question:
     text = wordings[int(rng.integers(len(wordings)))]
     return Question(text, answer, "describe", tuple(e.box for e in listed), ())
 

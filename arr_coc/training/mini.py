@@ -163,9 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train mini.")
     parser.add_argument("--out", type=Path, required=True, help="folder for weights and metrics")
     parser.add_argument("--config", type=Path, help="JSON file with settings of MiniTrainConfig")
-    parser.add_argument(
-        "--checkpoints", type=Path, help="folder for the full state (default: OUT/checkpoints)"
-    )
+    parser.add_argument("--checkpoints", type=Path, help="folder for the full state (default: OUT/checkpoints)")
     parser.add_argument("--assets", type=Path, default=ASSETS, help="folder with mini's tokenizer")
     parser.add_argument("--init-from", type=Path, help="start from the weights in this folder")
     parser.add_argument("--seconds", type=float, help="time budget of training, start-up included")

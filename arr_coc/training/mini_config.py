@@ -77,9 +77,7 @@ class MiniTrainConfig:
     def __post_init__(self) -> None:
         for width, height, share in (*self.sizes, *self.early_sizes):
             if width % CELL or height % CELL or share < 0:
-                raise ValueError(
-                    f"sizes: {width}x{height} must be multiples of {CELL} px, with a share of 0 or more"
-                )
+                raise ValueError(f"sizes: {width}x{height} must be multiples of {CELL} px, with a share of 0 or more")
         if not all(0 < share <= 1 for share in self.sparse_shares):
             raise ValueError(f"sparse_shares: {self.sparse_shares} are shares KEPT, each in (0, 1]")
         if self.precision not in ("bfloat16", "float32"):

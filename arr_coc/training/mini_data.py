@@ -72,9 +72,7 @@ def _scene(
 class _Builder:
     """The arrays of one batch while it fills up."""
 
-    def __init__(
-        self, config: MiniTrainConfig, turns: Turns, images: int, grid: tuple[int, int], budget: int
-    ) -> None:
+    def __init__(self, config: MiniTrainConfig, turns: Turns, images: int, grid: tuple[int, int], budget: int) -> None:
         height, width = grid
         self.config, self.turns, self.grid, self.budget = config, turns, grid, budget
         self.images = np.empty((images, height * CELL, width * CELL, 3), np.uint8)
@@ -82,9 +80,7 @@ class _Builder:
         self.cells = np.empty((images, budget), np.int64)
         self.text = {use: PackedText.empty(images, config.text_tokens, turns.pad_id) for use in USES}
 
-    def add(
-        self, row: int, scene: Scene, pixels: np.ndarray, rng: np.random.Generator, listing: float
-    ) -> None:
+    def add(self, row: int, scene: Scene, pixels: np.ndarray, rng: np.random.Generator, listing: float) -> None:
         self.images[row] = pixels
         self.targets[row] = dense_targets(scene.elements, *self.grid)
         order = [scene.questions[number] for number in rng.permutation(len(scene.questions))]

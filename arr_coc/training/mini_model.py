@@ -20,9 +20,7 @@ MAX_PARAMETERS = 16_000_000
 MAX_ANSWER = 96  # new tokens; the longest answer is a description of a full scene
 
 
-def mini_config(
-    vocabulary: dict[str, int], hidden: int = 256, layers: tuple[int, int] = (6, 7)
-) -> Qwen3VLConfig:
+def mini_config(vocabulary: dict[str, int], hidden: int = 256, layers: tuple[int, int] = (6, 7)) -> Qwen3VLConfig:
     """The configuration; `hidden` and `layers` (vision, text) are smaller in tests.
 
     The rotary base is 10,000 and not Qwen's 5,000,000: positions end near 150, and a larger base would leave

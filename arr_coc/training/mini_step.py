@@ -70,9 +70,7 @@ class Learner:
         if cells is not None:
             targets = targets.gather(1, cells[..., None].expand(-1, -1, targets.shape[2]))
         seen = encode_vision(self.model, patches, self._grid(batch["images"]), cells, self.kernels)
-        guesses = F.linear(
-            seen.merged_BKD, self.head.weight.to(self.dtype), self.head.bias.to(self.dtype)
-        ).float()
+        guesses = F.linear(seen.merged_BKD, self.head.weight.to(self.dtype), self.head.bias.to(self.dtype)).float()
         dense = F.binary_cross_entropy_with_logits(guesses, targets.float(), reduction="sum")
         cache = run_prefix(self.model, seen, self.lead, self.turns.end_id, self.kernels)
         ids_BT, turns_BT, offsets_BT = batch[f"{use}_text"].long().unbind(0)

@@ -33,9 +33,7 @@ def build_tokenizer(words: Iterable[str]) -> Tokenizer:
             if len(piece) > 1 and not piece.isupper() and piece.isascii():
                 entries |= dict.fromkeys((piece, f"Ġ{piece}"))
     if len(entries) > MAX_ENTRIES:
-        raise ValueError(
-            f"{len(entries)} entries, at most {MAX_ENTRIES} are allowed: take words out of the world"
-        )
+        raise ValueError(f"{len(entries)} entries, at most {MAX_ENTRIES} are allowed: take words out of the world")
     vocabulary = {entry: number for number, entry in enumerate(entries)}
     # With no merges, a piece is found whole in the vocabulary or falls apart into its bytes.
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[], ignore_merges=True))

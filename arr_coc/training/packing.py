@@ -65,9 +65,7 @@ def pack_row(packed: PackedText, row: int, questions: Sequence[Question], turns:
         packed.ids_BT[row, place : place + len(ids)] = ids
         packed.turns_BT[row, place : place + len(ids)] = len(written)
         packed.offsets_BT[row, place : place + len(ids)] = np.arange(len(ids))
-        packed.sources_BA[row, answers : answers + count] = np.arange(
-            place + before - 1, place + len(ids) - 1
-        )
+        packed.sources_BA[row, answers : answers + count] = np.arange(place + before - 1, place + len(ids) - 1)
         packed.labels_BA[row, answers : answers + count] = ids[before:]
         place += len(ids)
         answers += count

@@ -66,9 +66,7 @@ def log_step(
     progress, left = clock.progress(step), clock.seconds_left(step, first)
     answers, dense, right = float(found.answers), float(found.dense), float(found.right)
     if not math.isfinite(answers + dense):
-        raise RuntimeError(
-            f"the loss is {answers} at step {step}: start again from the last weights, lower the rate"
-        )
+        raise RuntimeError(f"the loss is {answers} at step {step}: start again from the last weights, lower the rate")
     report(
         f"step {step}  {progress:4.0%}  answers {answers:.3f} ({right:.1%} of tokens)  dense {dense:.3f}  "
         f"{pace['images_per_second']:.0f} images/s ({pace['starved']:.0%} waiting)  "

@@ -37,9 +37,7 @@ def export_weights(model: Any, folder: Path) -> list[Path]:
     files = [f"model-{n + 1:05d}-of-{len(shards):05d}.safetensors" for n in range(len(shards))]
     for file, shard in zip(files, shards, strict=True):
         save_file(shard, folder / f".{file}", metadata={"format": "pt"})
-        (folder / f".{file}").chmod(
-            0o644
-        )  # safetensors writes for the owner alone; a package is for everybody
+        (folder / f".{file}").chmod(0o644)  # safetensors writes for the owner alone; a package is for everybody
     index = {
         "metadata": {"total_size": sum(value.nbytes for value in weights.values())},
         "weight_map": {name: file for file, shard in zip(files, shards, strict=True) for name in shard},
@@ -60,6 +58,4 @@ def load_weights(model: Any, folder: Path) -> None:
     missing, unexpected = model.load_state_dict(weights, strict=False)
     missing = [name for name in missing if name != "lm_head.weight"]
     if missing or unexpected:
-        raise ValueError(
-            f"{folder} does not fit the model: missing {missing[:3]}, unexpected {unexpected[:3]}"
-        )
+        raise ValueError(f"{folder} does not fit the model: missing {missing[:3]}, unexpected {unexpected[:3]}")
