@@ -87,8 +87,9 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
     saved = evaluated = noted
     while waiting is not None and clock.progress(step) < 1.0:
         batch = {name: value.to(device, non_blocking=True) for name, value in waiting.items()}
+        found = {}
         for use in USES:
-            found = learner.step(batch, use, config.rate(step, clock.progress(step)))
+            found[use] = learner.step(batch, use, config.rate(step, clock.progress(step)))
             step += 1
             images += len(batch["images"])
         now = time.monotonic()
