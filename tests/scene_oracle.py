@@ -38,9 +38,7 @@ def readings(question: Question) -> list[tuple[str, Slots]]:
     for key in KEYS.get(question.family, (question.family,)):
         for template in chain(*PHRASINGS[key]):
             parts = re.split(r"\{(\w)\}", template)
-            pattern = "".join(
-                f"(?P<{p}>{HOLDS.get(p, '.+?')})" if k % 2 else re.escape(p) for k, p in enumerate(parts)
-            )
+            pattern = "".join(f"(?P<{p}>{HOLDS.get(p, '.+?')})" if k % 2 else re.escape(p) for k, p in enumerate(parts))
             match = re.fullmatch(pattern, question.text)
             if match:
                 found.append((key, match.groupdict()))
@@ -94,11 +92,7 @@ def check_thing(scene: Scene, q: Question, s: Slots) -> bool:
 
 def check_count(scene: Scene, q: Question, s: Slots) -> bool:
     found = named(scene, s["p"], BY_PLURAL)
-    return (
-        found is not None
-        and str(len(found)) == q.answer
-        and sorted(q.evidence) == sorted(t.box for t in found)
-    )
+    return found is not None and str(len(found)) == q.answer and sorted(q.evidence) == sorted(t.box for t in found)
 
 
 def check_exists(scene: Scene, q: Question, s: Slots) -> bool:
@@ -164,9 +158,7 @@ def check_read_plate(scene: Scene, q: Question, s: Slots) -> bool:
     on = [
         t.text
         for t in texts(scene)
-        if any(
-            p[0] <= t.box[0] and p[1] <= t.box[1] and t.box[2] <= p[2] and t.box[3] <= p[3] for p in plates
-        )
+        if any(p[0] <= t.box[0] and p[1] <= t.box[1] and t.box[2] <= p[2] and t.box[3] <= p[3] for p in plates)
     ]
     return on == [q.answer]
 
@@ -206,9 +198,7 @@ def check_lookup(scene: Scene, q: Question, s: Slots) -> bool:
         header = at_box(scene, q.evidence[2])
         column = header.text.lower() == s.get("v", "price")
         other = 1 - axis
-        in_line &= (
-            column and header.box[other] < value.box[other + 2] and value.box[other] < header.box[other + 2]
-        )
+        in_line &= column and header.box[other] < value.box[other + 2] and value.box[other] < header.box[other + 2]
     return in_line and label.text == asked_row.capitalize() and value.text == asked_value
 
 

@@ -153,9 +153,7 @@ def shape_of(question: Question) -> str:
     key, slots = readings(question)[0]
     kept = {k: v for k, v in slots.items() if k in ("s", "v", "l", "d", "w", "r")}
     if "p" in slots:
-        kept["p"] = " ".join(
-            "C" if w in COLOURS else "things" if w == "things" else "N" for w in slots["p"].split()
-        )
+        kept["p"] = " ".join("C" if w in COLOURS else "things" if w == "things" else "N" for w in slots["p"].split())
     coloured = bool(set(slots.get("a", "").split()) & set(COLOURS))
     return f"{key} {sorted(kept.items())} {coloured}"
 
@@ -226,9 +224,7 @@ def test_held_out_pairs_and_words(world: dict[str, list[Scene]]) -> None:
     shown, written = {}, {}
     for split, scenes in world.items():
         pairs = [(t.colour, t.name) for s in scenes for t in things(s)]
-        words = [
-            w for s in scenes for e in s.elements for w in e.text.split() if re.fullmatch("[A-Z0-9]{3,}", w)
-        ]
+        words = [w for s in scenes for e in s.elements for w in e.text.split() if re.fullmatch("[A-Z0-9]{3,}", w)]
         words = [w for w in words if not w.isdigit() or len(w) > 3]
         shown[split] = sum(p in HELD_OUT_PAIRS for p in pairs) / len(pairs)
         written[split] = sum(map(is_held_out_word, words)) / len(words)
@@ -307,10 +303,7 @@ def test_each_colour_is_far_from_the_others() -> None:
 
 def test_crowd_grows_the_scene() -> None:
     def mean(crowd: float) -> float:
-        made = [
-            make_scene(seed, "train", (512, 512), "plain", crowd, ["describe", "colour"])
-            for seed in range(60)
-        ]
+        made = [make_scene(seed, "train", (512, 512), "plain", crowd, ["describe", "colour"]) for seed in range(60)]
         return sum(len(things(s)) for s in made) / len(made)
 
     few, some, many = mean(0.0), mean(0.5), mean(1.0)

@@ -1,14 +1,20 @@
-"""The verbs. Each imports what it needs when it runs."""
+"""The verbs. Each lives in a file of its own and imports what it needs when it runs."""
 
-from importlib.resources import as_file, files
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from arr_coc import __version__
+from arr_coc.cli.ask import ask
+from arr_coc.cli.scenes import scenes
+from arr_coc.cli.textures import textures
+from arr_coc.cli.train import train
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Ask Qwen3-VL with only the tokens that matter.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app.command()(ask)
+app.command()(textures)
+app.add_typer(scenes, name="scenes")
+app.add_typer(train, name="train")
 
 
 def _version(wanted: bool) -> None:
@@ -20,27 +26,12 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Ask Qwen3-VL about an image with only the visual tokens that matter for the question."""
+    """Ask Qwen3-VL about an image with only the visual tokens that matter for the question.
 
+    arr-coc ask photo.jpg "What colour is the door?"
 
-@app.command()
-def textures(
-    image: Annotated[Path | None, typer.Argument(help="JPEG, PNG or WebP; the bundled sample if left out.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("out"),
-) -> None:
-    """Show what ARR-COC sees: all texture channels, and the question-blind maps.
-
-    Examples:  arr-coc textures   |   arr-coc textures photo.jpg --out pictures
+    Exit codes: 0 ok, 1 unexpected, 2 usage, 3 bad input, 4 model not found, 130 interrupted.
     """
-    from arr_coc.viewing import question_blind_maps, texture_sheet
-
-    with as_file(files("arr_coc") / "assets" / "sample.png") as sample:
-        source = image or sample
-        pictures = {"textures.png": texture_sheet(source), "question_blind.png": question_blind_maps(source)}
-    out.mkdir(parents=True, exist_ok=True)
-    for name, picture in pictures.items():
-        picture.save(out / name)
-        typer.echo(out / name)

@@ -2,7 +2,7 @@
 
 import sys
 
-EXIT_OK, EXIT_UNEXPECTED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 3, 130
+EXIT_OK, EXIT_UNEXPECTED, EXIT_BAD_INPUT, EXIT_NO_MODEL, EXIT_INTERRUPTED = 0, 1, 3, 4, 130
 
 
 def main() -> None:
@@ -10,7 +10,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code: 0 ok, 2 usage, 3 bad input, 130 interrupted."""
+    """Run one command and return its exit code: 0 ok, 2 usage, 3 bad input, 4 no model, 130 interrupted."""
     from arr_coc.cli.app import app
 
     try:
@@ -21,5 +21,5 @@ def run(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     except ValueError as error:
         print(f"arr-coc: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return EXIT_NO_MODEL if type(error).__name__ == "ModelNotFound" else EXIT_BAD_INPUT
     return EXIT_OK

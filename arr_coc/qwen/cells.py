@@ -6,7 +6,9 @@ A cell is one visual token: a 2x2 window of 16 px patches, 32 px on a side. Cell
 from collections.abc import Iterable
 from functools import lru_cache
 
-import numpy as np
+import torch
+
+from arr_coc.attending import even_rank
 
 CELL = 32  # px on a side: patch 16, merged 2x2
 
@@ -30,16 +32,8 @@ def boxes_cells(boxes: Iterable[tuple[int, int, int, int]], height: int, width: 
 
 @lru_cache(maxsize=256)
 def even_order(height: int, width: int) -> tuple[int, ...]:
-    """All cells in an order of which every beginning is spread evenly over the grid.
-
-    The points of the R2 sequence (a two-dimensional golden ratio) are visited in turn; a cell takes
-    its place at the first visit. The few cells not reached after many points follow in reading order.
-    """
-    points = np.arange(1, 16 * height * width + 1)
-    rows = ((points * 0.7548776662466927) % 1.0 * height).astype(np.int64)
-    columns = ((points * 0.5698402909980532) % 1.0 * width).astype(np.int64)
-    visited = dict.fromkeys((rows * width + columns).tolist())
-    return tuple(visited | dict.fromkeys(range(height * width)))
+    """All cells in an order of which every beginning is spread evenly over the grid."""
+    return tuple(even_rank(height, width, torch.device("cpu")).flatten().argsort().tolist())
 
 
 def fill_evenly(chosen: set[int], budget: int, height: int, width: int) -> list[int]:

@@ -78,10 +78,8 @@ def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: An
 
 
 def _not_found(base: str) -> ModelNotFound:
-    return ModelNotFound(
-        f"no model {Path(base).name!r} with safetensors weights: give {' or '.join(EMBEDDED)}, a folder with a Qwen3-VL, "
-        "or a hub id such as Qwen/Qwen3-VL-2B-Instruct that is reachable or in the cache"
-    )
+    ways = f"{' or '.join(EMBEDDED)}, a folder with a Qwen3-VL, or a hub id such as Qwen/Qwen3-VL-2B-Instruct"
+    return ModelNotFound(f"no model {Path(base).name!r} with safetensors weights: give {ways} (reachable or cached)")
 
 
 def _check_files(folder: Path) -> None:

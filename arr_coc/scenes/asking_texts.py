@@ -138,14 +138,10 @@ def ask_exists_row(draft: Draft) -> Question | None:
     if rng.random() < 0.5:
         row = rng.choice(goods)
         text = phrase(rng, draft.split, "exists_row", g=row.word, d=draft.page)
-        return Question(
-            text, "yes", "exists", (row.label.box,), tuple(b for b in labels if b != row.label.box)
-        )
+        return Question(text, "yes", "exists", (row.label.box,), tuple(b for b in labels if b != row.label.box))
     here = {r.word for r in goods}
     absent = rng.choice([g for g in GOODS if g not in here])
-    return Question(
-        phrase(rng, draft.split, "exists_row", g=absent, d=draft.page), "no", "exists", (), labels
-    )
+    return Question(phrase(rng, draft.split, "exists_row", g=absent, d=draft.page), "no", "exists", (), labels)
 
 
 def _chart_extreme(draft: Draft) -> Question | None:

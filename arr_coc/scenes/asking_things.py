@@ -138,9 +138,7 @@ def _along(anchor: Element, other: Element, way: str) -> tuple[float, float]:
     """(distance in the direction `way`, distance across it) from anchor to other, centre to centre."""
     (ax, ay), (ox, oy) = centre(anchor.box), centre(other.box)
     dx, dy = ox - ax, oy - ay
-    return {"left": (-dx, abs(dy)), "right": (dx, abs(dy)), "above": (-dy, abs(dx)), "below": (dy, abs(dx))}[
-        way
-    ]
+    return {"left": (-dx, abs(dy)), "right": (dx, abs(dy)), "above": (-dy, abs(dx)), "below": (dy, abs(dx))}[way]
 
 
 def find_related(things: list[Element], anchor: Element, way: str) -> Element | None:

@@ -23,9 +23,7 @@ def _mesh() -> tuple[np.ndarray, np.ndarray]:
 
 def _blotches(seed: int, cells: int) -> np.ndarray:
     coarse = np.random.default_rng(seed).integers(0, 256, (cells, cells), dtype=np.uint8)
-    return np.asarray(Image.fromarray(coarse).resize((FIELD, FIELD), Image.Resampling.BICUBIC)).astype(
-        np.float32
-    )
+    return np.asarray(Image.fromarray(coarse).resize((FIELD, FIELD), Image.Resampling.BICUBIC)).astype(np.float32)
 
 
 def _grain(seed: int) -> np.ndarray:

@@ -162,9 +162,7 @@ class Draft:
         """Place a line of text, the top left corner of its ink at (x, y)."""
         line = set_text(text, font, px)
         moved = tuple(Glyph(g.char, shift(g.box, x, y)) for g in line.glyphs)
-        element = Element(
-            "text", (x, y, x + line.width, y + line.height), "", colour, text, moved, ink, font, px
-        )
+        element = Element("text", (x, y, x + line.width, y + line.height), "", colour, text, moved, ink, font, px)
         self.elements.append(element)
         self.taken.append(element.box)
         return element

@@ -67,9 +67,7 @@ def _parquet_writer() -> Callable[[list[dict[str, Any]], Path], None]:
     try:
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ValueError(
-            "Parquet needs pyarrow: pip install pyarrow, or export with format 'jsonl'"
-        ) from error
+        raise ValueError("Parquet needs pyarrow: pip install pyarrow, or export with format 'jsonl'") from error
 
     def write(rows: list[dict[str, Any]], path: Path) -> None:
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)

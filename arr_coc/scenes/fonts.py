@@ -82,9 +82,7 @@ def char_mask(font: str, px: int, char: str) -> CharMask:
     ImageDraw.Draw(image).text((pad, 2 * px), char, fill=255, font=face, anchor="ls")
     ink = (np.asarray(image).astype(np.int16) * FULL + 127) // 255
     cut, left, top = trim(ink, _RIM)
-    return CharMask(
-        np.ascontiguousarray(cut)[:, :, None], left - pad, top - 2 * px, round(face.getlength(char))
-    )
+    return CharMask(np.ascontiguousarray(cut)[:, :, None], left - pad, top - 2 * px, round(face.getlength(char)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,8 +97,7 @@ def _choose_layout(rng: Random, split: str, wanted: frozenset[str]) -> tuple[str
     fitting = {name: lay for name, lay in choices.items() if wanted & set(lay[2])}
     # A narrow wish goes to the layouts that are about it: a share by what they would ask.
     shares = [
-        lay[0] * sum(w for f, w in lay[2].items() if f in wanted) / sum(lay[2].values())
-        for lay in fitting.values()
+        lay[0] * sum(w for f, w in lay[2].items() if f in wanted) / sum(lay[2].values()) for lay in fitting.values()
     ]
     name = rng.choices(list(fitting), shares)[0]
     return name, fitting[name]
@@ -189,6 +188,4 @@ def make_scene(
         scene = _attempt(stream(split, seed, attempt), seed, split, size, difficulty, crowd, wanted)
         if scene is not None:
             return scene
-    raise ValueError(
-        f"no scene of {size} with questions of {', '.join(sorted(wanted))} was found: use a larger size"
-    )
+    raise ValueError(f"no scene of {size} with questions of {', '.join(sorted(wanted))} was found: use a larger size")

@@ -1,0 +1,139 @@
+"""arr-coc ask: one question about one or several images. The answer alone goes to stdout."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arr_coc.cli.sample import sample_image
+
+if TYPE_CHECKING:
+    from arr_coc.qwen import Answer, ARRCOCQwen
+
+
+def ask(
+    words: Annotated[
+        list[str], typer.Argument(metavar="[IMAGE]... QUESTION", help="JPEG, PNG or WebP files, then the question.")
+    ],
+    model: Annotated[str, typer.Option(help="mini, a folder with a Qwen3-VL, or a hub id.")] = "mini",
+    keep: Annotated[
+        str | None,
+        typer.Option(help='Part KEPT: a fraction such as 0.25, a number of tokens such as 256, or "auto".'),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=4096, help="Length of the answer at most.")] = 128,
+    overlay: Annotated[
+        Path | None, typer.Option(help="Write a picture of what was kept, or of where the answer looked.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the answer.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Nothing on stderr.")] = False,
+) -> None:
+    """Answer a question about an image. Without an image, the bundled sample is asked.
+
+    arr-coc ask "What does the blue sign say?"
+
+    arr-coc ask photo.jpg "What colour is the door?" --model Qwen/Qwen3-VL-2B-Instruct --keep 0.25 --overlay why.png
+    """
+    logging.getLogger("arr_coc").setLevel(logging.ERROR if quiet else logging.WARNING)
+    images, question = [Path(word) for word in words[:-1]] or [sample_image()], words[-1]
+    loaded = load(model)
+    dial = parse_keep(keep) if keep is not None else ("auto" if loaded.config.trained else 1.0)
+    answer = loaded.ask(images, question, keep=dial, max_new_tokens=max_new_tokens)
+    notices = notices_about(loaded, model, question)
+    if overlay is not None:
+        write_overlay(overlay, loaded, images, question, answer)
+    if as_json:
+        typer.echo(json.dumps(as_document(answer, model, dial, notices), ensure_ascii=False))
+    else:
+        typer.echo(answer.text)
+    if not quiet:
+        for line in (*notices, summary(answer)):
+            typer.echo(line, err=True)
+
+
+def load(model: str) -> "ARRCOCQwen":
+    """Load a model with everything but errors kept off the terminal."""
+    from transformers.utils import logging as transformers_logging
+
+    from arr_coc.qwen import ARRCOCQwen
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    return ARRCOCQwen.from_pretrained(model)
+
+
+def parse_keep(text: str) -> float | int | str:
+    """The dial as typed: a whole number is a number of tokens, one with a point a fraction."""
+    from arr_coc.config import check_keep
+
+    for kind in (int, float):
+        try:
+            return check_keep(kind(text))
+        except ValueError as error:
+            if "keep=" in str(error):
+                raise
+    return check_keep(text)
+
+
+def notices_about(loaded: "ARRCOCQwen", model: str, question: str) -> list[str]:
+    """What the user should know about this answer."""
+    if model != "mini":
+        return []
+    from arr_coc.qwen.turns import outside_words
+
+    unknown = outside_words(loaded.processor.tokenizer, question)
+    if not unknown:
+        return []
+    return [f"mini only knows drawn scenes, and not the words: {', '.join(unknown)}"]
+
+
+def summary(answer: "Answer") -> str:
+    """One line about tokens and time."""
+    share = 100 * answer.tokens_kept / max(1, answer.tokens_total)
+    times = answer.timings_ms
+    total = sum(value for name, value in times.items() if name != "prefill")
+    return (
+        f"visual tokens {answer.tokens_total} -> {answer.tokens_kept} ({share:.0f} % kept) · "
+        f"vision {times.get('vision', 0):.0f} ms · first token {times.get('prefill', 0):.0f} ms · {total:.0f} ms in all"
+    )
+
+
+def as_document(answer: "Answer", model: str, keep: float | int | str, notices: list[str]) -> dict[str, object]:
+    return {
+        "answer": answer.text,
+        "model": model,
+        "keep": keep,
+        "tokens_total": answer.tokens_total,
+        "tokens_kept": answer.tokens_kept,
+        "images": [
+            {"grid": list(image.grid), "kept": image.kept.tolist(), "strategy": image.strategy, "reason": image.reason}
+            for image in answer.selection
+        ],
+        "timings_ms": {name: round(value, 2) for name, value in answer.timings_ms.items()},
+        "notices": notices,
+    }
+
+
+def write_overlay(path: Path, loaded: "ARRCOCQwen", images: list[Path], question: str, answer: "Answer") -> None:
+    """The first image with what was kept; if all was kept, with where the answer's tokens attended."""
+    from arr_coc.qwen.attention import answer_attention
+    from arr_coc.qwen.images import read_image
+    from arr_coc.qwen.processor import Conversation, encode, text_ids
+    from arr_coc.viewing import heat_overlay, kept_overlay
+
+    if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
+        raise ValueError(f"{path.name}: an overlay is a picture; end its name in .png, .jpg or .webp")
+    pictures = [read_image(image) for image in images]
+    if answer.tokens_kept < answer.tokens_total:
+        drawn = kept_overlay(pictures[0], answer.selection[0].mask)
+    else:
+        import torch
+
+        inputs = encode(loaded.processor, [Conversation(pictures, question)])
+        said = torch.tensor(text_ids(loaded.processor.tokenizer, answer.text))
+        drawn = heat_overlay(pictures[0], answer_attention(loaded.model, inputs, said)[0])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn.save(path)
+    print(f"wrote {path}", file=sys.stderr)

@@ -1,0 +1,37 @@
+"""arr-coc train: make the embedded model again, or go on with it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+train = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Training.")
+
+
+@train.callback()
+def root() -> None:
+    """Training."""
+
+
+@train.command()
+def mini(
+    out: Annotated[Path, typer.Option(help="Folder for the weights, metrics and checkpoints.")] = Path("runs/mini"),
+    config: Annotated[Path | None, typer.Option(help="JSON with settings; see configs/.")] = None,
+    init_from: Annotated[Path | None, typer.Option(help="Start from the weights in this folder.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Time budget; the schedule follows the clock.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes that draw scenes.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights and data.")] = None,
+) -> None:
+    """Train mini. The same command goes on from the newest checkpoint in OUT.
+
+    arr-coc train mini --seconds 540                              one large GPU
+
+    arr-coc train mini --init-from runs/mini --config configs/mini-warm.json --out runs/more --seconds 540
+    """
+    from arr_coc.training.mini import Places, train_mini
+    from arr_coc.training.mini_config import read_config
+
+    settings = read_config(config, seconds=seconds, steps=steps, workers=workers, seed=seed)
+    places = Places(out, out / "checkpoints", init_from=init_from)
+    train_mini(settings, places, lambda line: typer.echo(line, err=True))
