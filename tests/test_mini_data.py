@@ -10,6 +10,8 @@ from transformers import AutoTokenizer
 from arr_coc.qwen.cells import box_cells, boxes_cells, even_order, fill_evenly
 from arr_coc.qwen.turns import IGNORE, Turns
 from arr_coc.scenes import make_scene
+from arr_coc.scenes.fonts import TRAIN_FONTS
+from arr_coc.training.letters import letter_sheet
 from arr_coc.training.listing import list_question
 from arr_coc.training.mini import ASSETS
 from arr_coc.training.mini_config import MiniTrainConfig, read_config
@@ -117,3 +119,31 @@ def test_schedules():
     assert [config.crowd(p) for p in (0.0, 0.15, 0.5, 1.0)] == [0.0, 0.0, 1.0, 1.0]
     assert config.batch_images(512, 512) == 256
     assert config.batch_images(1024, 1024) == 64
+
+
+def test_sheets_are_full_of_letters_that_training_may_show():
+    letters = 0
+    for seed in range(40):
+        sheet = letter_sheet(seed, (256, 256))
+        assert sheet == letter_sheet(seed, (256, 256))
+        texts = {element.text for element in sheet.elements}
+        assert all(question.answer in texts and question.evidence for question in sheet.questions)
+        for element in sheet.elements:
+            assert element.font in TRAIN_FONTS
+            x0, y0, x1, y1 = element.box
+            assert 0 <= x0 < x1 <= 256
+            assert 0 <= y0 < y1 <= 256
+        letters += sum(len(element.glyphs) for element in sheet.elements)
+    assert letters > 40 * 50
+
+
+def test_batches_with_sheets(turns):
+    config = MiniTrainConfig(
+        cells_per_batch=512, sizes=((256, 256, 1.0),), early_sizes=(), curriculum=(0, 0), sheet_shares=(1.0, 1.0)
+    )
+    batch = MiniBatches(config, turns)[0]
+    assert (batch["dense_text"][1] >= 0).any()
+    assert config.sheet_share(0.5, 512, 512) == 1.0
+    assert config.sheet_share(0.5, 1024, 512) == 0.0
+    with pytest.raises(ValueError, match="sheet_shares"):
+        MiniTrainConfig(sheet_shares=(2.0, 0.0))

@@ -37,6 +37,10 @@ class MiniTrainConfig:
     focus: tuple[str, ...] = ()
     """Families that need more practice: `focus_share` of the scenes ask these alone."""
     focus_share: float = 0.0
+    sheet_shares: tuple[float, float] = (0.0, 0.0)
+    """Share of rows that are sheets of letters (`training/letters.py`), at the start and at the end of the run."""
+    sheet_side: int = 512
+    """Images with a longer side are never sheets: a full one would take long to draw."""
     cells_per_batch: int = 65_536
     """Visual tokens of a dense batch: 256 images at 512 px."""
     max_images: int = 384
@@ -84,6 +88,8 @@ class MiniTrainConfig:
             raise ValueError(f"precision: {self.precision!r} is neither 'bfloat16' nor 'float32'")
         if self.steps < 1 and self.seconds <= 0:
             raise ValueError("steps and seconds: give one of them, a run must end")
+        if not all(0 <= share <= 1 for share in (*self.sheet_shares, *self.list_shares, self.focus_share)):
+            raise ValueError("sheet_shares, list_shares and focus_share: each must be from 0 to 1")
         start, full = self.curriculum
         if not 0 <= start <= full <= 1:
             raise ValueError(f"curriculum: {self.curriculum} must hold 0 <= start <= full <= 1")
@@ -96,6 +102,11 @@ class MiniTrainConfig:
         """How full scenes are, 0 to 1, at `progress` (0 to 1) of the run."""
         start, full = self.curriculum
         return min(1.0, max(0.0, (progress - start) / (full - start))) if full > start else 1.0
+
+    def sheet_share(self, progress: float, width: int, height: int) -> float:
+        """Share of sheets of letters among images of this size at `progress` of the run."""
+        start, end = self.sheet_shares
+        return start + (end - start) * min(1.0, progress) if max(width, height) <= self.sheet_side else 0.0
 
     def list_share(self, progress: float) -> float:
         """Share of sequences with a "list everything" question at `progress` of the run."""

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
 from arr_coc.qwen.turns import Turns
 from arr_coc.scenes import Question, Scene, draw_scene, make_scene
+from arr_coc.training.letters import letter_sheet
 from arr_coc.training.listing import list_question
 from arr_coc.training.mini_config import MiniTrainConfig
 from arr_coc.training.packing import PackedText, pack_row
@@ -50,22 +51,25 @@ class MiniBatches(Dataset[Batch]):
         batch = _Builder(self.config, self.turns, images, grid, budget)
         first = (config.seed * 1_000_003 + index) * SEEDS_PER_BATCH
         for row in range(images):
+            sheet = rng.random() < config.sheet_share(progress, width, height)
             families = config.focus if rng.random() < config.focus_share else None
-            scene, pixels = _scene(first + row, (width, height), config.crowd(progress), families)
+            scene, pixels = _scene(first + row, (width, height), config.crowd(progress), families, sheet)
             batch.add(row, scene, pixels, rng, config.list_share(progress))
         return batch.tensors()
 
 
 def _scene(
-    seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None
+    seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None, sheet: bool
 ) -> tuple[Scene, np.ndarray]:
     """Scene and pixels; the next seed where one fails, for a single scene must not end a run of millions."""
     for attempt in range(5):
         try:
-            scene = make_scene(seed + attempt * SEEDS_PER_BATCH // 2, "train", size, None, crowd, families)
+            number = seed + attempt * SEEDS_PER_BATCH // 2
+            scene = letter_sheet(number, size) if sheet else make_scene(number, "train", size, None, crowd, families)
             return scene, draw_scene(scene)
         except Exception as error:
             warnings.warn(f"scene {seed} at {size} was left out: {error!r}", stacklevel=2)
+            families, sheet = None, False
     raise RuntimeError(f"five scenes after {seed} at {size} failed: see the warnings above")
 
 
