@@ -94,7 +94,7 @@ def break_shape(folder):
 
 def break_missing(folder):
     weights = load_file(folder / WEIGHTS)
-    del weights["attending.log_steepness"]
+    del weights["attending.steepness"]
     save_file(weights, folder / WEIGHTS)
 
 
@@ -104,7 +104,7 @@ def break_extra(folder):
 
 def break_nan(folder):
     weights = load_file(folder / WEIGHTS)
-    weights["attending.log_steepness"] = torch.tensor(float("nan"))
+    weights["attending.steepness"] = torch.tensor(float("nan"))
     save_file(weights, folder / WEIGHTS)
 
 
@@ -127,9 +127,9 @@ def break_older_config(folder):
         (break_header, WEIGHTS),
         (break_empty, WEIGHTS),
         (break_shape, f"{WEIGHTS}.*knowing.participatory.bias"),
-        (break_missing, f"{WEIGHTS}.*attending.log_steepness"),
+        (break_missing, f"{WEIGHTS}.*attending.steepness"),
         (break_extra, f"{WEIGHTS}.*more"),
-        (break_nan, f"{WEIGHTS}.*attending.log_steepness"),
+        (break_nan, f"{WEIGHTS}.*attending.steepness"),
         (break_other_config, f"{WEIGHTS}.*balancing"),
         (break_older_config, "arr_coc_config.json.*format_version"),
     ],

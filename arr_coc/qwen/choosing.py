@@ -5,17 +5,15 @@ S samples, I images of all samples, N cells of an image. Images of different gri
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from arr_coc.attending import share_budget
-from arr_coc.balancing import TENSIONS
-from arr_coc.config import Keep, tokens_to_keep
-from arr_coc.knowing import Question
-from arr_coc.layer import Judgement
+from arr_coc.attending import budget_bounds, share_budget
+from arr_coc.config import TENSIONS, Keep, tokens_to_keep
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.records import Judgement, Question
 from arr_coc.selectors import Selector, View
 from arr_coc.timing import Stopwatch
 
@@ -40,10 +38,24 @@ def keep_everything(grids: Sequence[tuple[int, int]], device: torch.device, stra
     return Choice(indices, None, images)
 
 
+def keep_weighted(choice: Choice, untouched: Sequence[bool]) -> Choice:
+    """The same relevance with every cell kept, to be scaled by it; not scaled at all where an image is `untouched`."""
+    if choice.soft is None:
+        return choice
+    soft = [torch.ones_like(one) if leave else one for one, leave in zip(choice.soft, untouched, strict=True)]
+    indices = [torch.arange(one.shape[0], device=one.device) for one in soft]
+    reason = "every token was kept, scaled by its relevance"
+    images = [
+        replace(image, kept=index, strategy="weighted", reason=reason)
+        for image, index in zip(choice.images, indices, strict=True)
+    ]
+    return Choice(indices, soft, images)
+
+
 def choose(
     selector: Selector,
     grids: Sequence[tuple[int, int]],
-    pixels: Sequence[Tensor],
+    pixels: Sequence[Tensor] | None,
     tokens: Sequence[Tensor] | None,
     question: Question,
     sample_of: Sequence[int],
@@ -73,7 +85,7 @@ def choose(
 def _choose(
     selector: Selector,
     grids: Sequence[tuple[int, int]],
-    pixels: Sequence[Tensor],
+    pixels: Sequence[Tensor] | None,
     tokens: Sequence[Tensor] | None,
     question: Question,
     sample_of: Sequence[int],
@@ -82,7 +94,8 @@ def _choose(
 ) -> Choice:
     groups: dict[tuple[tuple[int, int], tuple[int, ...]], list[int]] = {}
     for image, grid in enumerate(grids):
-        groups.setdefault((grid, tuple(pixels[image].shape)), []).append(image)
+        size = () if pixels is None else tuple(pixels[image].shape)
+        groups.setdefault((grid, size), []).append(image)
     judgements = {
         key: selector.judge(_view(key[0], members, pixels, tokens, question, sample_of), stopwatch)
         for key, members in groups.items()
@@ -105,7 +118,7 @@ def _choose(
 def _view(
     grid: tuple[int, int],
     members: list[int],
-    pixels: Sequence[Tensor],
+    pixels: Sequence[Tensor] | None,
     tokens: Sequence[Tensor] | None,
     question: Question,
     sample_of: Sequence[int],
@@ -114,7 +127,7 @@ def _view(
     return View(
         grid=grid,
         question=Question(question.tokens_BLD[samples], question.mask_BL[samples]),
-        image_B3hw=torch.stack([pixels[image] for image in members]),
+        image_B3hw=None if pixels is None else torch.stack([pixels[image] for image in members]),
         visual_BND=None if tokens is None else torch.stack([tokens[image] for image in members]),
     )
 
@@ -128,28 +141,46 @@ def _budgets(
     keeps: Sequence[Keep],
 ) -> Tensor:
     """Number of cells to keep of each image, `[I]`: the sample's budget, shared by relevance."""
-    device = next(iter(judgements.values())).balance.relevance_BHW.device
+    device = next(iter(judgements.values())).mass_B.device
     sample_I = torch.tensor(sample_of, device=device)
     cells_I = torch.tensor([height * width for height, width in grids], device=device)
     mass_I = torch.zeros(len(grids), device=device)
     automatic_I = torch.zeros(len(grids), dtype=torch.long, device=device)
-    any_auto = "auto" in keeps
     for key, members in groups.items():
-        mass_I[members] = judgements[key].balance.relevance_BHW.detach().flatten(1).sum(-1).float().nan_to_num(0, 0, 0)
-        if any_auto:
+        mass_I[members] = judgements[key].mass_B.float().nan_to_num(0, 0, 0)
+        if "auto" in keeps:
             automatic_I[members] = selector.automatic_budget(judgements[key])
-    cells_S = torch.zeros(len(keeps), dtype=torch.long, device=device).index_add(0, sample_I, cells_I)
     automatic_S = torch.zeros(len(keeps), dtype=torch.long, device=device).index_add(0, sample_I, automatic_I)
-    wanted = [tokens_to_keep(keep, cells) for keep, cells in zip(keeps, cells_S.tolist(), strict=True)]
-    fixed_S = torch.tensor([-1 if k is None else k for k in wanted], device=device)
-    return share_budget(torch.where(fixed_S < 0, automatic_S, fixed_S), mass_I, sample_I, cells_I)
+    fixed_S, low_S, high_S = _limits(selector, grids, sample_of, keeps, device)
+    # Several images share one automatic budget: what they ask for together, within the bounds of one image their size.
+    k_S = torch.where(fixed_S < 0, automatic_S.clamp(low_S, high_S), fixed_S)
+    return share_budget(k_S, mass_I, sample_I, cells_I)
+
+
+def _limits(
+    selector: Selector,
+    grids: Sequence[tuple[int, int]],
+    sample_of: Sequence[int],
+    keeps: Sequence[Keep],
+    device: torch.device,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Per sample: the number of tokens asked for (-1 for "auto"), and the bounds of an automatic one. Each `[S]`."""
+    cells = [0] * len(keeps)
+    for sample, (height, width) in zip(sample_of, grids, strict=True):
+        cells[sample] += height * width
+    wanted = [tokens_to_keep(keep, count) for keep, count in zip(keeps, cells, strict=True)]
+    least, most = selector.allocator.min_tokens, selector.allocator.max_tokens
+    bounds = [budget_bounds(max(1, count), least, most) for count in cells]
+    rows = [(-1 if k is None else k, low, high) for k, (low, high) in zip(wanted, bounds, strict=True)]
+    fixed_S, low_S, high_S = torch.tensor(rows, device=device).unbind(-1)
+    return fixed_S, low_S, high_S
 
 
 def _selection(
     grid: tuple[int, int], judgement: Judgement, row: int, kept: Tensor, strategy: tuple[str, str]
 ) -> ImageSelection:
     balance = judgement.balance
-    if strategy[0] == "keep_all":
+    if "not finite" in strategy[1]:
         logger.warning("%s", strategy[1])
     return ImageSelection(
         grid=grid,

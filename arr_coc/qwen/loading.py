@@ -14,6 +14,7 @@ from arr_coc.qwen.storage import has_adapter, load_adapter
 
 FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
 EMBEDDED = ("mini",)  # models inside the package
+HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 
 
 class ModelNotFound(ValueError):
@@ -68,7 +69,8 @@ def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: An
     if Path(base).is_dir() and not (Path(base) / "config.json").is_file():
         raise _not_found(base)
     try:
-        check_family(AutoConfig.from_pretrained(base, trust_remote_code=False).model_type)
+        hub = {name: kwargs[name] for name in HUB_KEYWORDS if name in kwargs}
+        check_family(AutoConfig.from_pretrained(base, trust_remote_code=False, **hub).model_type)
         model = AutoModelForImageTextToText.from_pretrained(
             base, dtype=dtype, use_safetensors=True, trust_remote_code=False, **kwargs
         )

@@ -60,7 +60,8 @@ def stream_text(tokenizer: Any, generate: Callable[[BaseStreamer, StoppingCriter
             generate(streamer, Stopped(stop))
         except BaseException as error:
             failure.append(error)
-            streamer.on_finalized_text("", stream_end=True)  # or the reader would wait for ever
+        finally:
+            streamer.on_finalized_text("", stream_end=True)  # whatever happened, the reader must not wait for ever
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
