@@ -59,6 +59,10 @@ def test_without_an_adapter_the_choice_is_training_free_with_one_notice(tmp_path
     loaded = ARRCOCQwen.from_pretrained(tmp_path, device="cpu")
     assert loaded.selector.name == "training_free"
     assert loaded.encoding == "dense"
+    loaded.ask(tiny.picture(), "what?", keep=1.0, max_new_tokens=2)
+    assert "no trained adapter" not in caplog.text, "nothing was chosen yet"
+    for _ in range(2):
+        loaded.ask(tiny.picture(), "what?", keep=0.5, max_new_tokens=2)
     assert caplog.text.count("no trained adapter") == 1
     with pytest.raises(ValueError, match="encoding='dense'"):
         ARRCOCQwen.from_pretrained(tmp_path, device="cpu", encoding="sparse").ask(tiny.picture(), "what?", keep=0.5)

@@ -66,7 +66,8 @@ def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLa
 def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: Any) -> Any:
     """The unmodified Qwen3-VL, in evaluation mode."""
     _check_files(Path(base))
-    if Path(base).is_dir() and not (Path(base) / "config.json").is_file():
+    could_be_on_a_hub = base.count("/") == 1 and not base.startswith((".", "/", "~"))
+    if not (Path(base) / "config.json").is_file() and (Path(base).is_dir() or not could_be_on_a_hub):
         raise _not_found(base)
     try:
         hub = {name: kwargs[name] for name in HUB_KEYWORDS if name in kwargs}

@@ -87,12 +87,7 @@ class ARRCOCQwen(nn.Module):
             position_policy=position_policy or config.position_policy,
         )
         hub = {name: model_kwargs[name] for name in HUB_KEYWORDS if name in model_kwargs}
-        loaded = cls(model, config, layer, load_processor(base, **hub), keep=keep, selector=selector)
-        if loaded.selector.name == "training_free":
-            loaded._tell("no trained adapter: tokens are chosen by the question's words, after the ViT")
-        elif loaded.selector.name == "arr_coc" and not config.trained:
-            loaded._tell("the ARR-COC layer is untrained: its choice hardly depends on the question")
-        return loaded.eval()
+        return cls(model, config, layer, load_processor(base, **hub), keep=keep, selector=selector).eval()
 
     def save_pretrained(self, folder: str | Path, *, save_base: bool = False) -> None:
         """Write the adapter (config JSON, safetensors, card); with `save_base`, the model and its processor as well."""
@@ -256,7 +251,16 @@ class ARRCOCQwen(nn.Module):
         request = Request.of(
             self.device, input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, **tensors
         )
+        if any(dial != 1.0 for dial in request.keeps):
+            self._tell_of_selector()
         return self._preparer()(request)
+
+    def _tell_of_selector(self) -> None:
+        """Before the first choice: what it is made by, where that is not a trained layer."""
+        if self.selector.name == "training_free" and not self.config.trained:
+            self._tell("no trained adapter: tokens are chosen by the question's words, after the ViT")
+        elif self.selector.name == "arr_coc" and not self.config.trained:
+            self._tell("the ARR-COC layer is untrained: its choice hardly depends on the question")
 
     def _preparer(self) -> Preparer:
         tokenizer = getattr(self.processor, "tokenizer", None)
