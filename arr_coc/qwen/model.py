@@ -16,14 +16,15 @@ from torch import Tensor, nn
 
 from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen import asking
 from arr_coc.qwen.answers import Answer
-from arr_coc.qwen.images import ImageLike, read_images
+from arr_coc.qwen.images import ImageLike
 from arr_coc.qwen.loading import HUB_KEYWORDS, check_family, find_adapter, load_stock, pick_device, pick_dtype
 from arr_coc.qwen.positions import mark
 from arr_coc.qwen.preparing import Prepared, Preparer, Request
-from arr_coc.qwen.processor import Conversation, chat_tokens, encode, load_processor
+from arr_coc.qwen.processor import chat_tokens, load_processor
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.qwen.streaming import PromptRestorer, stream_text
+from arr_coc.qwen.streaming import PromptRestorer
 from arr_coc.selectors import Selector, make_selector
 
 logger = logging.getLogger(__name__)
@@ -231,7 +232,7 @@ class ARRCOCQwen(nn.Module):
         )
         assert input_ids is not None
         restorer = None if streamer is None else PromptRestorer(input_ids, streamer)
-        return self._generate(input_ids, prepared, restorer, **kwargs)
+        return self.generate_prepared(input_ids, prepared, restorer, **kwargs)
 
     def prepare(
         self,
@@ -282,7 +283,10 @@ class ARRCOCQwen(nn.Module):
             strict=self.training,
         )
 
-    def _generate(self, input_ids: Tensor, prepared: Prepared, streamer: PromptRestorer | None, **kwargs: Any) -> Any:
+    def generate_prepared(
+        self, input_ids: Tensor, prepared: Prepared, streamer: PromptRestorer | None, **kwargs: Any
+    ) -> Any:
+        """The stock generate on prepared inputs; `input_ids` is the caller's prompt, which comes back in front."""
         length = prepared.compact.input_ids.shape[1]
         shift_lengths(kwargs, length - input_ids.shape[1])
         output = self.model.generate(**prepared.model_inputs(), streamer=streamer, **kwargs)
@@ -324,63 +328,12 @@ class ARRCOCQwen(nn.Module):
         `history` are (question, answer) pairs about the same images; each new question chooses anew. `streamer` and the
         other keywords go to transformers' generate.
         """
-        inputs = self._inputs(images, question, history, keep)
-        # Beam search takes no streamer; without one, the time to the first token is not known.
-        beams = self._beams(generate_kwargs)
-        if beams > 1 and streamer is not None:
-            raise ValueError(f"num_beams={beams} cannot be streamed: beams end together; leave one of the two out")
-        with torch.no_grad():
-            prepared = self.prepare(**inputs, keep=keep)
-            restorer = PromptRestorer(inputs["input_ids"], streamer) if beams == 1 else None
-            with prepared.stopwatch.part("generate"):
-                output = self._generate(
-                    inputs["input_ids"], prepared, restorer, max_new_tokens=max_new_tokens, **generate_kwargs
-                )
-        sequences = output if isinstance(output, Tensor) else output.sequences
-        new_ids = sequences[0, inputs["input_ids"].shape[1] :]
-        timings = prepared.stopwatch.milliseconds()
-        if restorer is not None:
-            timings["prefill"] = 1e3 * restorer.prefill_seconds
-        return Answer(
-            text=self.processor.tokenizer.decode(new_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False),
-            selection=prepared.images[0],
-            tokens_total=sum(image.tokens_total for image in prepared.images[0]),
-            tokens_kept=int((prepared.compact.input_ids == self.model.config.image_token_id).sum()),
-            timings_ms=timings,
-        )
+        options = {"keep": keep, "history": history, "max_new_tokens": max_new_tokens, "streamer": streamer}
+        return asking.ask(self, images, question, **options, **generate_kwargs)
 
     def stream(self, images: ImageLike | Sequence[ImageLike], question: str, **kwargs: Any) -> Iterator[str]:
         """As `ask`, yielding the text as it comes. Leaving the loop early ends the generation."""
-        criteria = list(kwargs.pop("stopping_criteria", None) or [])
-
-        def run(streamer: Any, stop: Any) -> None:
-            self.ask(images, question, streamer=streamer, stopping_criteria=[*criteria, stop], **kwargs)
-
-        return stream_text(self.processor.tokenizer, run)
-
-    def _beams(self, generate_kwargs: dict[str, Any]) -> int:
-        """The number of beams in force: given, or in the given or the model's own generation config."""
-        config = generate_kwargs.get("generation_config") or self.model.generation_config
-        return int(generate_kwargs.get("num_beams") or config.num_beams or 1)
-
-    def _inputs(
-        self, images: ImageLike | Sequence[ImageLike], question: str, history: Sequence[tuple[str, str]], keep: Any
-    ) -> dict[str, Tensor]:
-        """Read and encode one conversation; users' mistakes end here."""
-        if self.processor is None:
-            raise ValueError("asking needs a processor: load the model with from_pretrained, or pass processor=")
-        _check_text(question, "the question")
-        if not question.strip():
-            raise ValueError("the question is empty: ask something about the image")
-        for turn in history:
-            if not isinstance(turn, (list, tuple)) or len(turn) != 2:
-                raise ValueError("history holds (question, answer) pairs")
-            _check_text(turn[0], "a question of the history")
-            _check_text(turn[1], "an answer of the history")
-        check_keeps(self.keep if keep is None else keep, 1)
-        inputs = encode(self.processor, [Conversation(read_images(images), question, history)])
-        inputs.pop("mm_token_type_ids")
-        return inputs
+        return asking.stream(self, images, question, **kwargs)
 
 
 def shift_lengths(kwargs: dict[str, Any], shift: int) -> None:
@@ -395,15 +348,6 @@ def shift_lengths(kwargs: dict[str, Any], shift: int) -> None:
             if getattr(config, name, None):
                 setattr(config, name, max(0, getattr(config, name) + shift))
         kwargs["generation_config"] = config
-
-
-def _check_text(text: Any, what: str) -> None:
-    if not isinstance(text, str):
-        raise ValueError(f"{what} is a {type(text).__name__}, not text; an empty one is not a question")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{what} holds half of a surrogate pair: decode the text before asking") from None
 
 
 def _refuse_cache(cache: Any, only_marked: bool = False) -> None:

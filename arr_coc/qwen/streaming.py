@@ -16,9 +16,13 @@ class PromptRestorer(BaseStreamer):
 
     def __init__(self, prompt: Tensor, inner: BaseStreamer | None) -> None:
         self.prompt, self.inner = prompt.cpu(), inner
-        self.started = time.perf_counter()
+        self.start()
         self.first_token: float | None = None
         self._saw_prompt = False
+
+    def start(self) -> None:
+        """Count from now."""
+        self.started = time.perf_counter()
 
     def put(self, value: Tensor) -> None:
         if not self._saw_prompt:
