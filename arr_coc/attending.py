@@ -6,7 +6,6 @@ Contract: exactly K = min(K, N) cells per image, strictly increasing flat indice
 ties by index.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -14,11 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.config import Keep, tokens_to_keep
+from arr_coc.records import EVEN_GRID, HALF_EVEN, NOT_FINITE, RELEVANCE, WHOLE_BUDGET, Allocation
 
 REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this many cells or more
 NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points nowhere
 AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent noise keeps 1/3
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
+CAUTION = 0.5  # least share of even coverage where the map looks like noise
 
 
 # ---------------------------------------------------------------- coverage and suppression
@@ -31,8 +32,9 @@ def even_rank(height: int, width: int, device: torch.device) -> Tensor:
     Ordered dithering (Bayer): each bit of the place, coarsest last, decides between four quarters.
     """
     bits = max(height, width, 2).bit_length()
-    y = torch.arange(height).view(-1, 1) + height // 2  # shifted, so that the first cell is not a corner
-    x = torch.arange(width).view(1, -1) + width // 2
+    period = 1 << bits
+    y = (torch.arange(height).view(-1, 1) - height // 2) % period  # the first cell is the middle one
+    x = (torch.arange(width).view(1, -1) - width // 2) % period
     order = torch.zeros(height, width, dtype=torch.long)
     for bit in range(bits):
         y_bit, x_bit = (y >> bit) & 1, (x >> bit) & 1
@@ -48,10 +50,15 @@ def coverage(height: int, width: int, device: torch.device) -> Tensor:
 
 
 def suppress_neighbours(relevance_BHW: Tensor, diversify_B: Tensor) -> Tensor:
-    """Scale each cell down by `diversify` times its most relevant neighbour, if that one beats it."""
-    padded = F.pad(relevance_BHW.unsqueeze(1), (1, 1, 1, 1), value=-1.0)
-    best_BHW = F.max_pool2d(padded, 3, stride=1).squeeze(1)
-    beaten_by = torch.where(best_BHW > relevance_BHW, best_BHW, torch.zeros_like(best_BHW))
+    """Scale each cell down by `diversify` times its most relevant neighbour, if that one beats it.
+
+    Among equals the even order decides who beats whom, so that a plateau is thinned out evenly.
+    """
+    height, width = relevance_BHW.shape[-2:]
+    ranked_BHW = relevance_BHW.detach() + 1e-6 * coverage(height, width, relevance_BHW.device)
+    beaten_BHW = F.max_pool2d(F.pad(ranked_BHW.unsqueeze(1), (1, 1, 1, 1), value=-1.0), 3, stride=1)[:, 0] > ranked_BHW
+    best_BHW = F.max_pool2d(F.pad(relevance_BHW.unsqueeze(1), (1, 1, 1, 1), value=-1.0), 3, stride=1)[:, 0]
+    beaten_by = torch.where(beaten_BHW, best_BHW, torch.zeros_like(best_BHW))
     return relevance_BHW * (1 - diversify_B.view(-1, 1, 1) * beaten_by.clamp(0, 1))
 
 
@@ -136,43 +143,28 @@ def kept_indices(keep_BN: Tensor) -> tuple[Tensor, Tensor]:
     return order.masked_fill(~mask_BK, 0), mask_BK
 
 
-def has_structure(relevance_BHW: Tensor) -> Tensor:
-    """Whether the map points anywhere: `[B]` bool, False for noise, flat and abstract images.
+def points_somewhere(relevance_BHW: Tensor) -> Tensor:
+    """Whether any cell stands above the rest at all: `[B]` bool, False for a flat map."""
+    flat_BN = relevance_BHW.flatten(1).float()
+    return flat_BN.amax(-1) - flat_BN.median(-1).values > NO_STRUCTURE
 
-    A map with structure has a spread, and either neighbours that agree (the spread outlives smoothing over 3 x 3 cells;
-    of independent noise a third is left) or a peak too high for noise.
+
+def looks_like_noise(relevance_BHW: Tensor) -> Tensor:
+    """Whether the map could be independent noise: `[B]` bool.
+
+    Its spread does not outlive smoothing over 3 x 3 cells (of independent noise a third is left), and no peak is too
+    high for noise. Scattered single cells look alike, so this is a reason for caution and not for dropping the map.
     """
     flat_BN = relevance_BHW.flatten(1).float()
     height_B = flat_BN.amax(-1) - flat_BN.median(-1).values
     spread_B = (flat_BN - flat_BN.mean(-1, keepdim=True)).square().mean(-1).sqrt()
     smooth_BN = F.avg_pool2d(relevance_BHW.float(), 3, stride=1, padding=1, count_include_pad=False).flatten(1)
     smooth_B = (smooth_BN - smooth_BN.mean(-1, keepdim=True)).square().mean(-1).sqrt()
-    too_few_to_tell = flat_BN.shape[-1] < 16
-    like_noise_B = (smooth_B <= AGREEMENT * spread_B) & (height_B <= NOISE_PEAK * spread_B)
-    return (height_B > NO_STRUCTURE) & (~like_noise_B | too_few_to_tell)
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """What was kept of each image, and why."""
-
-    keep_BHW: Tensor  # bool
-    soft_BHW: Tensor  # relevance after the tensions
-    k_B: Tensor  # long
-    structured_B: Tensor  # bool; False: the even order was used
-    finite_B: Tensor  # bool; False: the scores were not finite and every cell was kept
-
-    def strategy(self, index: int) -> tuple[str, str]:
-        """Name of the strategy used for one image, and the reason in words."""
-        if not bool(self.finite_B[index]):
-            return "keep_all", "the scores were not finite, so every token was kept"
-        if not bool(self.structured_B[index]):
-            return "even_grid", "the relevance map points nowhere, so the cells were chosen on an even grid"
-        return "relevance", "the most relevant cells, with the policy's share of even coverage"
+    return (smooth_B <= AGREEMENT * spread_B) & (height_B <= NOISE_PEAK * spread_B)
 
 
 class TokenAllocator(nn.Module):
-    """Budget and choice. Learns only the steepness of the relevance mass that an automatic budget covers."""
+    """Budget and choice. Its one number, kept with the weights, is the steepness of the mass that "auto" covers."""
 
     def __init__(self, min_tokens: int = 64, max_tokens: int = 400) -> None:
         super().__init__()
@@ -181,13 +173,14 @@ class TokenAllocator(nn.Module):
                 f"min_tokens={min_tokens}, max_tokens={max_tokens}: expected 1 <= min_tokens <= max_tokens"
             )
         self.min_tokens, self.max_tokens = min_tokens, max_tokens
-        self.log_steepness = nn.Parameter(torch.tensor(12.0).log())
+        self.steepness: Tensor
+        self.register_buffer("steepness", torch.tensor(12.0))
 
     def automatic(self, relevance_BHW: Tensor, particularize_B: Tensor) -> Tensor:
         """Budget of keep="auto", `[B]`: 1/2 of the relevance mass when compressing, 19/20 when particularizing."""
         low, high = budget_bounds(relevance_BHW[0].numel(), self.min_tokens, self.max_tokens)
         share_B = 0.5 + 0.45 * particularize_B
-        return budget_by_mass(relevance_BHW, share_B, self.log_steepness.exp()).clamp(low, high)
+        return budget_by_mass(relevance_BHW, share_B, self.steepness).clamp(low, high)
 
     def budgets(self, relevance_BHW: Tensor, particularize_B: Tensor, keeps: list[Keep]) -> Tensor:
         """Number of cells to keep of each image, `[B]` long, from one checked dial per image."""
@@ -203,11 +196,19 @@ class TokenAllocator(nn.Module):
         relevance_BHW = torch.where(finite_B.view(-1, 1, 1), relevance_BHW, torch.zeros_like(relevance_BHW))
         tensions_BT = torch.where(finite_B.view(-1, 1), tensions_BT, torch.zeros_like(tensions_BT))
         _, explore_B, diversify_B = tensions_BT.unbind(-1)
-        structured_B = has_structure(relevance_BHW)
-        even_HW = coverage(relevance_BHW.shape[-2], relevance_BHW.shape[-1], relevance_BHW.device)
+        height, width = relevance_BHW.shape[-2:]
+        points_B, noisy_B = points_somewhere(relevance_BHW), looks_like_noise(relevance_BHW)
         scores_BHW = suppress_neighbours(relevance_BHW, diversify_B)
-        scores_BHW = torch.where(structured_B.view(-1, 1, 1), scores_BHW, even_HW)
-        k_B = torch.where(finite_B, k_B, torch.full_like(k_B, even_HW.numel()))
+        even_HW = coverage(height, width, relevance_BHW.device)
+        scores_BHW = torch.where(points_B.view(-1, 1, 1), scores_BHW, even_HW)
+        explore_B = torch.where(noisy_B, explore_B.clamp(min=CAUTION), explore_B)
+        k_B = torch.where(finite_B, k_B, torch.full_like(k_B, height * width))
         keep_BHW = choose_with_coverage(scores_BHW, k_B, explore_B)
+        trusted_B11 = (finite_B & points_B).view(-1, 1, 1)
         soft_BHW = soften(relevance_BHW, explore_B, diversify_B)
-        return Allocation(keep_BHW, soft_BHW, k_B, structured_B, finite_B)
+        soft_BHW = torch.where(trusted_B11, soft_BHW, torch.ones_like(soft_BHW))
+        strategy_B = torch.where(noisy_B, HALF_EVEN, RELEVANCE)
+        strategy_B = torch.where(points_B, strategy_B, EVEN_GRID)
+        strategy_B = torch.where(k_B >= height * width, WHOLE_BUDGET, strategy_B)
+        strategy_B = torch.where(finite_B, strategy_B, NOT_FINITE)
+        return Allocation(keep_BHW, soft_BHW, strategy_B)

@@ -10,30 +10,17 @@ on a busy street and on a plain wall. The tensions, each in [0, 1]:
     focus - diversify          0: blobs,       1: spread        acts on how strongly a kept cell suppresses neighbours
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from arr_coc.config import ARRCOCConfig
-from arr_coc.knowing import SCORERS, Question, QuestionPooler
+from arr_coc.config import SCORERS, TENSIONS
+from arr_coc.records import Balance
 
-TENSIONS = ("particularize", "explore", "diversify")
-UNTRAINED_WEIGHTS = (
-    0.6,
-    0.6,
-    0.3,
-)  # an untrained participatory map is arbitrary: it is heard, and does not lead
+# An untrained participatory map is arbitrary: it is heard, and does not lead.
+UNTRAINED_WEIGHTS = (0.6, 0.6, 0.3)
 UNTRAINED_TENSIONS = (0.5, 0.1, 0.2)
 STATISTICS = 4
 WEAK_SALIENCY = 0.1  # a perspectival map whose peak stands this far above its mean counts for half
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    relevance_BHW: Tensor  # in [0, 1]
-    weights_BS: Tensor  # in [0, 1], need not sum to one
-    tensions_BT: Tensor  # in [0, 1]
 
 
 def map_statistics(scores_BSHW: Tensor) -> Tensor:
@@ -54,9 +41,8 @@ def combine(scores_BSHW: Tensor, weights_BS: Tensor) -> Tensor:
 class AdaptiveTensionBalancer(nn.Module):
     """The policy network and the relevance that follows from it."""
 
-    def __init__(self, hidden_dim: int, pooling: str = "mean", width: int = 64) -> None:
+    def __init__(self, hidden_dim: int, width: int = 64) -> None:
         super().__init__()
-        self.pool = QuestionPooler(hidden_dim, pooling)
         self.read_question = nn.Sequential(nn.RMSNorm(hidden_dim), nn.Linear(hidden_dim, width))
         self.read_maps = nn.Linear(len(SCORERS) * STATISTICS, width)
         self.decide = nn.Sequential(nn.GELU(), nn.Linear(width, len(SCORERS) + len(TENSIONS)))
@@ -66,12 +52,9 @@ class AdaptiveTensionBalancer(nn.Module):
             last.weight.mul_(0.1)
             last.bias.copy_(torch.logit(torch.tensor(UNTRAINED_WEIGHTS + UNTRAINED_TENSIONS)))
 
-    @classmethod
-    def from_config(cls, config: ARRCOCConfig) -> "AdaptiveTensionBalancer":
-        return cls(config.hidden_dim, config.pooling)
-
-    def forward(self, scores_BSHW: Tensor, question: Question) -> Balance:
-        hidden = self.read_question(self.pool(question)) + self.read_maps(map_statistics(scores_BSHW))
+    def forward(self, scores_BSHW: Tensor, question_BD: Tensor) -> Balance:
+        """From the three maps and the pooled question."""
+        hidden = self.read_question(question_BD) + self.read_maps(map_statistics(scores_BSHW))
         decided = self.decide(hidden).sigmoid()
         weights_BS, tensions_BT = decided.split([len(SCORERS), len(TENSIONS)], dim=-1)
         weights_BS = weights_BS * self._trust(scores_BSHW)

@@ -14,6 +14,20 @@ ENCODINGS = ("auto", "dense", "sparse", "weighted")
 POSITION_POLICIES = ("original", "compact")
 POOLINGS = ("mean", "last", "learned", "lm")
 
+SCORERS = ("information", "perspectival", "participatory")
+TENSIONS = ("particularize", "explore", "diversify")
+
+FINE = 4  # texture samples per cell and side at the finest level
+CHANNEL_SETS: dict[int, tuple[str, ...]] = {
+    13: (
+        *("red", "green", "blue", "y", "x"),
+        *("sobel_x", "sobel_y", "sobel_magnitude"),
+        *("spectral_residual", "colour_contrast", "local_contrast"),
+        *("cluster_ambiguity", "within_cell_variance"),
+    )
+}
+"""Named texture channels by the size of the set."""
+
 Keep = float | int | str
 """One dial: a float in (0, 1] is the fraction KEPT, an int of 2 or more a number of tokens, "auto" leaves it open."""
 
@@ -86,6 +100,14 @@ class ARRCOCConfig:
         for key, value in data.items():
             _check_type(path.name, key, value, known[key].type)
         return cls(**data)
+
+
+def channel_names(channels: int) -> tuple[str, ...]:
+    """Names of the registered set with that many texture channels."""
+    if channels not in CHANNEL_SETS:
+        sizes = ", ".join(map(str, CHANNEL_SETS))
+        raise ValueError(f"texture_channels={channels}: registered sets have {sizes} channels")
+    return CHANNEL_SETS[channels]
 
 
 def _check_type(file: str, key: str, value: Any, expected: Any) -> None:

@@ -9,46 +9,16 @@ B batch, C channels, H W grid of cells, L question tokens, D language-model widt
 Every scorer is called as `scorer(pyramid, question)` and gives `[B, H, W]` in [0, 1].
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.config import POOLINGS
-from arr_coc.texture import FINE, TexturePyramid, channel_names
+from arr_coc.config import FINE, POOLINGS, SCORERS, channel_names
+from arr_coc.records import Question, TexturePyramid
 
 SHARED = 64  # E
 LEVELS = FINE * FINE + 4 + 1  # values of one channel that belong to one cell, all three scales together
 GREY_LEVEL = 1 / 255
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The user's question as token embeddings; an empty mask row means that nothing was asked."""
-
-    tokens_BLD: Tensor
-    mask_BL: Tensor  # bool, True where there is a token
-
-    @classmethod
-    def of(cls, embeds: Tensor, mask_BL: Tensor | None = None) -> "Question":
-        """From `[B, L, D]` with an optional mask, or from an already pooled `[B, D]`."""
-        if embeds.ndim == 2:
-            embeds = embeds.unsqueeze(1)
-        if embeds.ndim != 3:
-            raise ValueError(f"query_embeds has shape {tuple(embeds.shape)}: expected [B, L, D] or [B, D]")
-        if mask_BL is None:
-            mask_BL = torch.ones(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
-        if mask_BL.shape != embeds.shape[:2]:
-            raise ValueError(f"query mask has shape {tuple(mask_BL.shape)}, query_embeds {tuple(embeds.shape)}")
-        # One all-masked token stands for "no question", so that reductions over L are never empty.
-        if embeds.shape[1] == 0:
-            embeds, mask_BL = F.pad(embeds, (0, 0, 0, 1)), F.pad(mask_BL, (0, 1))
-        return cls(embeds.float(), mask_BL.bool())
-
-    @property
-    def asked_B(self) -> Tensor:
-        return self.mask_BL.any(-1)
 
 
 class QuestionPooler(nn.Module):
@@ -154,9 +124,6 @@ class ParticipatoryScorer(nn.Module):
         wanted_BN = torch.stack([best_BN, mean_BN, total_BN], dim=-1) @ self.mix + self.bias
         wanted_BN = torch.where(question.asked_B.unsqueeze(1), wanted_BN, torch.zeros_like(wanted_BN))
         return wanted_BN.sigmoid().view(-1, height, width)
-
-
-SCORERS = ("information", "perspectival", "participatory")
 
 
 class Knowing(nn.Module):

@@ -4,29 +4,24 @@ B batch of images with one grid, H W grid of cells, N = H * W, K kept (the most 
 """
 
 import logging
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from arr_coc.attending import Allocation, TokenAllocator, kept_indices
-from arr_coc.balancing import AdaptiveTensionBalancer, Balance
-from arr_coc.config import ARRCOCConfig, Keep, check_keeps
-from arr_coc.knowing import SCORERS, Knowing, Question
+from arr_coc.attending import TokenAllocator, kept_indices
+from arr_coc.balancing import AdaptiveTensionBalancer
+from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
+from arr_coc.knowing import Knowing, QuestionPooler
+from arr_coc.records import Allocation, Judgement, Question
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
 
 CELL_PIXELS = 32  # patch 16, merge 2
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What is thought of the images before a budget is set."""
-
-    maps: dict[str, Tensor]  # scorer -> [B, H, W]; the weights of `balance` are in this order
-    balance: Balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +47,8 @@ class ARRCOCLayer(nn.Module):
 
     Called with `(vision_embeds, query_embeds, image_tensor, grid=None)`: `vision_embeds` `[B, N, D]` or None (then only
     positions come out, which is what sparse encoding needs), `query_embeds` `[B, L, D]` or `[B, D]`, `image_tensor`
-    `[B, 3, h, w]` (uint8, or float in [0, 1]), `grid` (H, W). Without a grid it is taken from the tokens if they form a
-    square, else from the image's size.
+    `[B, 3, h, w]` (uint8, or float in [0, 1]), `grid` (H, W). Without a grid it is taken from the image's size
+    where that fits the tokens (cells of 32 px), else the tokens must form a square.
     """
 
     def __init__(
@@ -67,13 +62,10 @@ class ARRCOCLayer(nn.Module):
         straight_through: bool = False,
     ) -> None:
         super().__init__()
-        self.hidden_dim, self.texture_channels, self.straight_through = (
-            hidden_dim,
-            texture_channels,
-            straight_through,
-        )
+        self.texture_channels, self.straight_through = texture_channels, straight_through
         self.knowing = Knowing(hidden_dim, texture_channels)
-        self.balancing = AdaptiveTensionBalancer(hidden_dim, pooling)
+        self.pool = QuestionPooler(hidden_dim, pooling)
+        self.balancing = AdaptiveTensionBalancer(hidden_dim)
         self.attending = TokenAllocator(min_tokens, max_tokens)
 
     @classmethod
@@ -94,15 +86,22 @@ class ARRCOCLayer(nn.Module):
         grid: tuple[int, int],
         stopwatch: Stopwatch | None = None,
     ) -> Judgement:
-        """Texture, knowing, balancing: everything that comes before the budget."""
+        """Texture, knowing, balancing: everything that comes before the budget. Always in fp32."""
         stopwatch = stopwatch or Stopwatch(image_B3hw.device)
-        with stopwatch.part("texture"):
-            pyramid = texture_pyramid(image_B3hw, grid, self.texture_channels)
-        with stopwatch.part("knowing"):
-            scores_BSHW = self.knowing(pyramid, question)
-        with stopwatch.part("balancing"):
-            balance = self.balancing(scores_BSHW, question)
-        return Judgement(dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True)), balance)
+        with torch.autocast(image_B3hw.device.type, enabled=False):
+            with stopwatch.part("texture"):
+                pyramid = texture_pyramid(image_B3hw, grid, self.texture_channels)
+            with stopwatch.part("knowing"):
+                scores_BSHW = self.knowing(pyramid, question)
+            with stopwatch.part("balancing"):
+                balance = self.balancing(scores_BSHW, self.pool(question))
+        maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
+        return Judgement(maps, balance, mass_B=balance.relevance_BHW.detach().sum((1, 2)))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ARRCOCLayer":
+        """Moves with its model, and stays in fp32 when the model is cast: ranks of a thousand scores need it."""
+        super()._apply(fn, recurse)
+        return super()._apply(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, recurse)
 
     def forward(
         self,
@@ -144,8 +143,8 @@ class ARRCOCLayer(nn.Module):
                 tokens_BKD = tokens_BKD * straight_through_gate(budgets_BK).unsqueeze(-1).to(tokens_BKD.dtype)
             tokens_BKD = tokens_BKD * mask_BK.unsqueeze(-1)
         strategies = [allocation.strategy(b) for b in range(mask_BK.shape[0])]
-        for name, reason in strategies:
-            if name == "keep_all":
+        for _, reason in strategies:
+            if "not finite" in reason:
                 logger.warning("%s", reason)
         width = allocation.keep_BHW.shape[-1]
         return ARRCOCOutput(
@@ -170,12 +169,12 @@ def straight_through_gate(scores: Tensor) -> Tensor:
 
 
 def _grid_of(vision_BND: Tensor | None, image_B3hw: Tensor, grid: tuple[int, int] | None) -> tuple[int, int]:
-    """The grid asked for, or the one that the tokens or the image's size imply; checked against the tokens."""
-    if grid is None and vision_BND is not None and round(vision_BND.shape[1] ** 0.5) ** 2 == vision_BND.shape[1]:
-        side = round(vision_BND.shape[1] ** 0.5)
-        grid = (side, side)
+    """The grid asked for; else the image's own, if it fits the tokens; else a square of them. Checked."""
+    of_image = (max(1, image_B3hw.shape[-2] // CELL_PIXELS), max(1, image_B3hw.shape[-1] // CELL_PIXELS))
     if grid is None:
-        grid = (max(1, image_B3hw.shape[-2] // CELL_PIXELS), max(1, image_B3hw.shape[-1] // CELL_PIXELS))
+        side = 0 if vision_BND is None else math.isqrt(vision_BND.shape[1])
+        fits = vision_BND is None or of_image[0] * of_image[1] == vision_BND.shape[1]
+        grid = of_image if fits else (side, side)
     if vision_BND is not None and grid[0] * grid[1] != vision_BND.shape[1]:
         raise ValueError(f"{vision_BND.shape[1]} tokens do not fill a grid of {grid}: pass grid=(H, W)")
     return grid

@@ -15,30 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FINE = 4  # samples per cell and side at the finest level
+from arr_coc.config import FINE, channel_names
+from arr_coc.records import TexturePyramid
+
 LUMA = (0.299, 0.587, 0.114)
 EPS = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class TexturePyramid:
-    """The same channels at three scales; every value finite and in [0, 1]."""
-
-    fine_BChw: Tensor  # [B, C, 4H, 4W]
-    middle_BChw: Tensor  # [B, C, 2H, 2W]
-    cell_BCHW: Tensor  # [B, C, H, W]
-    names: tuple[str, ...]
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        return self.cell_BCHW.shape[-2], self.cell_BCHW.shape[-1]
-
-    def stacked(self) -> Tensor:
-        """All three levels side by side per cell: [B, 21 C, H, W]."""
-        return torch.cat(
-            [F.pixel_unshuffle(self.fine_BChw, FINE), F.pixel_unshuffle(self.middle_BChw, 2), self.cell_BCHW],
-            dim=1,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,23 +175,6 @@ LEVEL_CHANNELS: dict[str, LevelFunction] = {
     "x": _position(1),
     "within_cell_variance": within_cell_variance,
 }
-
-CHANNEL_SETS: dict[int, tuple[str, ...]] = {
-    13: (
-        *("red", "green", "blue", "y", "x"),
-        *("sobel_x", "sobel_y", "sobel_magnitude"),
-        *("spectral_residual", "colour_contrast", "local_contrast"),
-        *("cluster_ambiguity", "within_cell_variance"),
-    )
-}
-
-
-def channel_names(channels: int) -> tuple[str, ...]:
-    """Names of the registered set with that many channels."""
-    if channels not in CHANNEL_SETS:
-        sizes = ", ".join(map(str, CHANNEL_SETS))
-        raise ValueError(f"texture_channels={channels}: registered sets have {sizes} channels")
-    return CHANNEL_SETS[channels]
 
 
 # ---------------------------------------------------------------- the pyramid

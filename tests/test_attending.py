@@ -11,8 +11,9 @@ from arr_coc.attending import (
     budget_by_mass,
     choose_cells,
     even_rank,
-    has_structure,
     kept_indices,
+    looks_like_noise,
+    points_somewhere,
     share_budget,
 )
 
@@ -73,14 +74,48 @@ def relevance_with(*cells: tuple[int, int], side: int = 16) -> torch.Tensor:
     return relevance
 
 
-def test_noise_and_flatness_have_no_structure_and_objects_have():
-    noise = 0.5 + 0.1 * torch.randn(1, 32, 32, generator=torch.Generator().manual_seed(0))
-    assert not has_structure(noise)
-    assert not has_structure(torch.full((1, 32, 32), 0.7))
+def gaussian(seed: int = 0, side: int = 32) -> torch.Tensor:
+    return 0.5 + 0.1 * torch.randn(1, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def test_noise_looks_like_noise_and_objects_do_not():
     blob = torch.full((1, 32, 32), 0.1)
     blob[0, 10:14, 10:16] = 0.8
-    assert has_structure(blob)
-    assert has_structure(relevance_with((3, 3), (3, 4), (9, 9)))
+    assert looks_like_noise(gaussian())
+    assert not looks_like_noise(blob)
+    assert points_somewhere(blob)
+    assert points_somewhere(relevance_with((3, 3)))
+    assert not points_somewhere(torch.full((1, 32, 32), 0.7))
+
+
+@pytest.mark.parametrize("side", [14, 32])
+@pytest.mark.parametrize("sigmas", [3, 4, 5])
+def test_a_small_region_in_noise_is_kept(side, sigmas):
+    """Scattered evidence looks like noise: caution may cost half of the budget, never the evidence."""
+    found = 0.0
+    for seed in range(20):
+        relevance = gaussian(seed, side)
+        relevance[0, 5:7, 5:8] += 0.1 * sigmas
+        budget = torch.tensor([side * side // 10])
+        keep = TokenAllocator()(relevance, torch.tensor([[0.5, 0.0, 0.0]]), budget).keep_BHW
+        found += keep[0, 5:7, 5:8].float().mean().item() / 20
+    assert found > {3: 0.8, 4: 0.95, 5: 0.99}[sigmas]
+
+
+@pytest.mark.parametrize(
+    "cells", [[(1, 2)], [(0, 0), (3, 5), (6, 1)], [(y, x) for y in range(0, 8, 2) for x in range(0, 8, 2)]]
+)
+def test_scattered_single_cells_are_kept(cells):
+    relevance = relevance_with(*cells, side=8)
+    keep = TokenAllocator()(relevance, torch.tensor([[0.5, 0.0, 0.0]]), torch.tensor([2 * len(cells)])).keep_BHW[0]
+    assert all(keep[y, x] for y, x in cells)
+
+
+def test_noise_is_covered_evenly_and_says_so():
+    allocation = TokenAllocator()(gaussian(), torch.tensor([[0.5, 0.0, 0.0]]), torch.tensor([256]))
+    assert allocation.strategy(0)[0] == "half_even"
+    blocks = allocation.keep_BHW[0].float().unfold(0, 4, 1).unfold(1, 4, 1).sum((-1, -2))
+    assert blocks.min() >= 1
 
 
 def test_without_structure_the_choice_is_an_even_grid_and_says_so():
@@ -99,7 +134,17 @@ def test_scores_that_are_not_finite_keep_everything_in_that_row_only(bad):
     name, reason = allocation.strategy(1)
     assert name == "keep_all"
     assert "not finite" in reason
-    assert allocation.soft_BHW.isfinite().all()
+    assert (allocation.soft_BHW[1] == 1).all(), "scores that are not to be trusted scale nothing"
+
+
+def test_a_budget_for_all_says_so():
+    allocation = TokenAllocator()(relevance_with((2, 2)), torch.full((1, 3), 0.1), torch.tensor([256]))
+    assert allocation.strategy(0) == ("keep_all", "the budget covers every token")
+
+
+def test_the_even_order_starts_in_the_middle():
+    for height, width in ((32, 32), (28, 42), (9, 5), (1, 200)):
+        assert even_rank(height, width, CPU)[height // 2, width // 2] == 0
 
 
 def test_bounds_scale_down_for_small_grids():

@@ -41,6 +41,7 @@ def broken_images(folder):
         "cut": write(folder / "cut.png", whole.read_bytes()[:300]),
         "bomb": write(folder / "bomb.png", bytes(bomb)),
         "gif": folder / "picture.gif",
+        "cut, opened by the caller": Image.open(folder / "cut.png"),
         "too long": Image.new("RGB", (201, 1)),
         "too tall": Image.new("RGB", (3, 700)),
         "too large": Image.new("L", (8_000, 7_000)),
@@ -98,14 +99,22 @@ def test_a_wrong_dial_is_refused(ours, good, keep):
     assert ours.ask(tiny.picture(), "what is this?", max_new_tokens=4).text == good
 
 
-@pytest.mark.parametrize("question", ["", "   ", "\n", None])
+@pytest.mark.parametrize("question", ["", "   ", "\n", None, 7])
 def test_an_empty_question_is_refused(ours, question):
     with pytest.raises(ValueError, match="empty"):
         ours.ask(tiny.picture(), question)
 
 
+def test_text_that_is_no_text_is_refused(ours):
+    with pytest.raises(ValueError, match="surrogate"):
+        ours.ask(tiny.picture(), "half \ud83d of it")
+    for history in ([("a", None)], ["ab"], [("a",)], [(1, "b")]):
+        with pytest.raises(ValueError, match="history"):
+            ours.ask(tiny.picture(), "what?", history=history)
+
+
 @pytest.mark.parametrize("images", [1, 2])
-@pytest.mark.parametrize("token", tiny.SPECIAL)
+@pytest.mark.parametrize("token", [*tiny.SPECIAL, *tiny.ADDED])
 def test_special_tokens_in_the_question_are_text(ours, token, images):
     question = f"what is {token} and {token}?"
     pictures = [tiny.picture(64, 96, n) for n in range(images)]
@@ -123,12 +132,26 @@ def test_inputs_that_do_not_fit_each_other_are_refused(ours):
     with pytest.raises(ValueError, match="image_grid_thw"):
         ours(input_ids=inputs["input_ids"], pixel_values=inputs["pixel_values"])
     with pytest.raises(ValueError, match="original_image"):
-        ours(**inputs, original_image=[tiny.picture(), tiny.picture()])
+        tiny.wrapped(ours.model, selector="arr_coc")(**inputs, keep=3, original_image=[tiny.picture(), tiny.picture()])
     with pytest.raises(ValueError, match="logits_to_keep"):
         ours(**inputs, logits_to_keep=torch.tensor([3]))
     cache = ours(**inputs, use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="whole conversation"):
-        ours.generate(**inputs, past_key_values=cache)
+    for refused in (
+        lambda: ours.generate(**inputs, past_key_values=cache),
+        lambda: ours.generate(input_ids=inputs["input_ids"], past_key_values=cache),
+        lambda: ours(**inputs, past_key_values=cache),
+    ):
+        with pytest.raises(ValueError, match="whole conversation"):
+            refused()
+    for run in (ours, ours.generate):
+        with pytest.raises(ValueError, match="position_ids"):
+            run(**inputs, position_ids=torch.zeros(3, 1, 5, dtype=torch.long))
+    with pytest.raises(ValueError, match="shape of the"):
+        type(ours)(ours.model, selector="arr_coc", processor=tiny.processor())(
+            **inputs, keep=5, original_image=tiny.picture(64, 512)
+        )
+    with pytest.raises(ValueError, match="keep"):
+        ours(input_ids=inputs["input_ids"][:, :3], keep="abc")
     with pytest.raises(ValueError, match="processor"):
         type(ours)(ours.model).ask(tiny.picture(), "what?")
 

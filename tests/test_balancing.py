@@ -5,7 +5,6 @@ import torch
 
 from arr_coc.attending import TokenAllocator
 from arr_coc.balancing import AdaptiveTensionBalancer, combine, map_statistics
-from arr_coc.knowing import Question
 
 DIM = 24
 
@@ -20,8 +19,8 @@ def maps(seed: int = 0, batch: int = 1) -> torch.Tensor:
     return torch.rand(batch, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
-def asked(seed: int = 0, batch: int = 1) -> Question:
-    return Question.of(torch.randn(batch, 4, DIM, generator=torch.Generator().manual_seed(seed)))
+def asked(seed: int = 0, batch: int = 1) -> torch.Tensor:
+    return torch.randn(batch, DIM, generator=torch.Generator().manual_seed(seed))
 
 
 def test_shapes_and_ranges(balancer):
@@ -92,3 +91,14 @@ def test_explore_spends_its_share_on_even_coverage():
 def test_diversify_suppresses_the_neighbours_of_what_is_kept():
     assert kept((0.5, 0.0, 0.0), 8)[11:14, 11:14].sum() == 0
     assert kept((0.5, 0.0, 1.0), 8)[11:14, 11:14].sum() > 0
+
+
+def test_a_plateau_of_equals_is_thinned_out():
+    plateau = torch.full((1, 16, 16), 0.1)
+    plateau[0, 4:12, 4:12] = 0.9
+    keep = lambda diversify: TokenAllocator()(  # noqa: E731
+        plateau, torch.tensor([[0.5, 0.0, diversify]]), torch.tensor([10])
+    ).keep_BHW[0, 4:12, 4:12].float()  # fmt: skip
+    neighbours = lambda mask: float((mask[:, 1:] * mask[:, :-1]).sum() + (mask[1:] * mask[:-1]).sum())  # noqa: E731
+    assert keep(1.0).sum() == keep(0.0).sum() == 10
+    assert neighbours(keep(1.0)) < neighbours(keep(0.0)) / 2

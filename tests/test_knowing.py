@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from arr_coc.knowing import SCORERS, Knowing, Question, QuestionPooler
+from arr_coc.config import SCORERS
+from arr_coc.knowing import Knowing, QuestionPooler
+from arr_coc.records import Question
 from arr_coc.texture import texture_pyramid
 
 DIM = 24

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pictures import varied
 
 from arr_coc import ARRCOCLayer
-from arr_coc.balancing import TENSIONS
-from arr_coc.knowing import SCORERS
+from arr_coc.attending import budget_bounds
+from arr_coc.config import SCORERS, TENSIONS
 
 DIM = 24
 
@@ -61,23 +61,23 @@ def test_different_budgets_in_one_batch_equal_single_runs(layer):
         assert torch.equal(together.indices[row][together.mask[row]], alone.indices[0])
 
 
-@given(rows=st.integers(1, 7), columns=st.integers(1, 7), keep=st.sampled_from([2, 3, 999, 0.1, 0.5, 1.0, "auto"]))
+@given(rows=st.integers(1, 7), columns=st.integers(1, 7), keep=st.sampled_from([2, 3, 999, 0.1, 0.5, 1.0]))
 @settings(max_examples=40, deadline=None)
 def test_exact_k_on_any_grid(layer, rows, columns, keep):
     cells = rows * columns
     output = layer(
         torch.randn(1, cells, DIM), torch.randn(1, 2, DIM), torch.rand(1, 3, 40, 50), (rows, columns), keep=keep
     )
-    count = int(output.mask.sum())
-    assert (
-        count
-        == {float: max(1, round(keep * cells)) if isinstance(keep, float) else 0, int: min(cells, keep)}.get(
-            type(keep), count
-        )
-        if keep != "auto"
-        else 1 <= count <= cells
-    )
+    assert output.mask.sum() == (max(1, round(keep * cells)) if isinstance(keep, float) else min(cells, keep))
     assert (output.indices[0].diff() > 0).all()
+
+
+@given(rows=st.integers(1, 40), columns=st.integers(1, 40))
+@settings(max_examples=25, deadline=None)
+def test_an_automatic_budget_is_within_its_bounds(layer, rows, columns):
+    output = layer(None, torch.randn(1, 2, DIM), torch.rand(1, 3, 40, 50), (rows, columns), keep="auto")
+    low, high = budget_bounds(rows * columns, 64, 400)
+    assert low <= output.mask.sum() <= high
 
 
 def test_empty_and_padding_only_questions(layer):
@@ -108,7 +108,7 @@ def test_the_straight_through_gate_changes_no_value_and_reaches_every_part():
     tokens = gated(*inputs, keep=20).tokens
     assert torch.allclose(tokens, plain(*inputs, keep=20).tokens)
     (tokens * torch.randn_like(tokens)).sum().backward()
-    for part in (*(getattr(gated.knowing, name) for name in SCORERS), gated.balancing):
+    for part in (*(getattr(gated.knowing, name) for name in SCORERS), gated.pool, gated.balancing):
         for name, parameter in part.named_parameters():
             assert parameter.grad is not None, name
             assert parameter.grad.abs().sum() > 0, name
@@ -126,6 +126,24 @@ def test_wrong_shapes_are_refused(layer):
         layer(torch.randn(1, 15, DIM), torch.randn(1, DIM), varied(0), grid=(4, 4))
     with pytest.raises(ValueError, match="keep"):
         layer(None, torch.randn(1, DIM), varied(0), keep=0)
+
+
+def test_the_grid_follows_the_image_where_the_tokens_allow():
+    layer, query = ARRCOCLayer(DIM), torch.randn(1, DIM)
+    wide = torch.rand(1, 3, 320, 1280)
+    assert layer(torch.randn(1, 400, DIM), query, wide).kept.shape[1:] == (10, 40)
+    assert layer(torch.randn(1, 49, DIM), query, wide).kept.shape[1:] == (7, 7)
+
+
+def test_scores_stay_in_fp32_under_autocast_and_in_a_cast_model():
+    torch.manual_seed(0)
+    layer, query, image = ARRCOCLayer(DIM), torch.randn(1, 4, DIM), varied(0)
+    plain = layer(None, query, image, keep=9)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(None, query, image, keep=9).relevance, plain.relevance)
+    cast = layer.to(torch.bfloat16)(None, query.to(torch.bfloat16), image, keep=9)
+    assert cast.relevance.dtype == torch.float32
+    assert torch.allclose(cast.maps["information"], plain.maps["information"], atol=1e-6)
 
 
 def test_the_layer_is_small():

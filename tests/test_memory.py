@@ -3,6 +3,7 @@
 import gc
 import os
 
+import pytest
 import tiny
 
 from arr_coc.attending import even_rank
@@ -19,12 +20,14 @@ def ask_many(model, first: int, count: int) -> None:
         model.ask(picture, f"what is number {seed}?", keep=0.5, max_new_tokens=2)
 
 
-def test_200_different_images_leave_no_memory_behind():
-    model = tiny.wrapped(tiny.stock(), selector="arr_coc")
+@pytest.mark.parametrize("count", [200, pytest.param(3000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("selector", ["arr_coc", "training_free"])
+def test_different_images_leave_no_memory_behind(selector, count):
+    model = tiny.wrapped(tiny.stock(), selector=selector)
     ask_many(model, 0, 90)  # every size once: allocators and caches fill up
     gc.collect()
     before = resident_bytes()
-    ask_many(model, 1000, 200)
+    ask_many(model, 1000, count)
     gc.collect()
     assert resident_bytes() < 1.01 * before
     assert even_rank.cache_info().currsize <= even_rank.cache_info().maxsize

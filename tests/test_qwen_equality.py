@@ -57,7 +57,9 @@ def test_all_kept_is_the_untouched_model_bit_for_bit(batch, how, attention, moe)
     theirs = stock(**tiny.stock_inputs(inputs)).logits
     assert torch.equal(ours(**inputs, keep=1.0).logits, theirs)
     new = {"max_new_tokens": 32, "do_sample": False}
-    assert torch.equal(ours.generate(**inputs, keep=1.0, **new), stock.generate(**tiny.stock_inputs(inputs), **new))
+    wanted = stock.generate(**tiny.stock_inputs(inputs), **new)
+    assert tiny.varies(wanted[:, -32:])
+    assert torch.equal(ours.generate(**inputs, keep=1.0, **new), wanted)
 
 
 @torch.no_grad()
@@ -139,21 +141,27 @@ def test_a_deepstack_level_shifted_by_one_is_noticed(monkeypatch, level):
     assert not close(dropped, masked)
 
 
-@pytest.mark.parametrize("how", ["dense", "sparse"])
+@pytest.mark.parametrize(
+    ("how", "selector"),
+    [("dense", "arr_coc"), ("sparse", "arr_coc"), ("weighted", "arr_coc"), ("dense", "training_free")],
+)
 @torch.no_grad()
-def test_a_row_of_a_batch_with_eight_budgets_equals_the_row_alone(how):
-    ours = set_encoding(tiny.wrapped(tiny.stock(), selector=tiny.FixedSelector(tiny.scattered)), how)
+def test_a_row_of_a_batch_with_eight_budgets_equals_the_row_alone(how, selector):
+    ours = set_encoding(tiny.wrapped(tiny.stock(), selector=selector), how)
     conversations = [
         Conversation([tiny.picture(96 + 32 * (n % 3), 64 + 32 * (n % 4), n)], "what is it? " * (n + 1))
         for n in range(8)
     ]
+    conversations[3] = TWO
     keeps = [1.0, 0.5, 2, 3, 5, "auto", 0.25, 0.75]
     together = ours(**tiny.inputs(*conversations), keep=keeps, output_arr_coc_info=True)
     mask = together.arr_coc.attention_mask.bool()
     new = ours.generate(**tiny.inputs(*conversations), keep=keeps, max_new_tokens=6)[:, -6:]
     for row, keep in enumerate(keeps):
-        alone = ours(**tiny.inputs(conversations[row]), keep=keep).logits[0]
-        assert close(together.logits[row][mask[row]], alone)
+        alone = ours(**tiny.inputs(conversations[row]), keep=keep, output_arr_coc_info=True)
+        for image, single in zip(together.arr_coc.images[row], alone.arr_coc.images[0], strict=True):
+            assert torch.equal(image.kept, single.kept)
+        assert close(together.logits[row][mask[row]], alone.logits[0])
         alone_new = ours.generate(**tiny.inputs(conversations[row]), keep=keep, max_new_tokens=6)[0, -6:]
         assert torch.equal(new[row], alone_new)
 
@@ -181,29 +189,55 @@ def test_kept_tokens_and_new_tokens_stand_where_they_stood():
     assert torch.equal(seen["ours"][0][0][real], torch.cat([torch.arange(int(row.sum())) for row in real]))
 
 
+def logits_of(ours, inputs, **options) -> tuple[torch.Tensor, torch.Tensor]:
+    """New tokens, and the logits that each was taken from."""
+    out = ours.generate(**inputs, return_dict_in_generate=True, output_logits=True, **options)
+    steps = len(out.logits)
+    assert tiny.varies(out.sequences[:, -steps:])
+    return out.sequences[:, -steps:], torch.stack(out.logits, 1)
+
+
 @pytest.mark.parametrize("how", ["dense", "sparse"])
 @torch.no_grad()
 def test_cache_equals_no_cache(how):
     ours = set_encoding(tiny.wrapped(tiny.stock(), selector=tiny.FixedSelector(tiny.scattered)), how)
     inputs = tiny.inputs(ONE, TWO)
-    new = {"keep": 0.4, "max_new_tokens": 8}
-    assert torch.equal(ours.generate(**inputs, **new), ours.generate(**inputs, use_cache=False, **new))
+    tokens, logits = logits_of(ours, inputs, keep=0.4, max_new_tokens=8)
+    again, without = logits_of(ours, inputs, keep=0.4, max_new_tokens=8, use_cache=False)
+    assert torch.equal(tokens, again)
+    assert close(logits, without)
 
 
 @torch.no_grad()
 def test_a_loop_over_forward_with_a_cache_equals_generate():
     ours = tiny.wrapped(tiny.stock(), selector=tiny.FixedSelector(tiny.scattered))
     inputs = tiny.inputs(ONE, TWO)
-    wanted = ours.generate(**inputs, keep=0.4, max_new_tokens=5)[:, -5:]
+    wanted, wanted_logits = logits_of(ours, inputs, keep=0.4, max_new_tokens=5)
     output = ours(**inputs, keep=0.4, use_cache=True, output_arr_coc_info=True)
-    mask, tokens = output.arr_coc.attention_mask, []
+    mask, tokens, logits = output.arr_coc.attention_mask, [], []
     for _ in range(5):
-        tokens.append(output.logits[:, -1:].argmax(-1))
+        logits.append(output.logits[:, -1])
+        tokens.append(logits[-1].argmax(-1, keepdim=True))
         mask = torch.cat([mask, mask.new_ones(2, 1)], 1)
         output = ours(input_ids=tokens[-1], attention_mask=mask, past_key_values=output.past_key_values, use_cache=True)
     assert torch.equal(torch.cat(tokens, 1), wanted)
+    assert close(torch.stack(logits, 1), wanted_logits)
+    with pytest.raises(ValueError, match="padded"):
+        ours(input_ids=tokens[-1], past_key_values=output.past_key_values)
     with pytest.raises(ValueError, match="compact mask"):
         ours(input_ids=tokens[-1], attention_mask=mask, past_key_values=output.past_key_values)
+
+
+@torch.no_grad()
+def test_a_cache_from_generate_goes_on_where_it_stopped():
+    """The cache of a generation is continued by hand, after other requests have used the model."""
+    stock = tiny.stock()
+    ours = tiny.wrapped(stock, selector=tiny.FixedSelector(tiny.scattered))
+    long, logits = logits_of(ours, tiny.inputs(ONE), keep=0.4, max_new_tokens=6)
+    cache = ours.generate(**tiny.inputs(ONE), keep=0.4, max_new_tokens=4, return_dict_in_generate=True).past_key_values
+    stock.generate(**tiny.stock_inputs(tiny.inputs(TWO)), max_new_tokens=2)  # leaves its rope_deltas on the module
+    output = ours(input_ids=long[:, 3:4], past_key_values=cache, use_cache=True)
+    assert close(output.logits[:, -1], logits[:, 4])
 
 
 @torch.no_grad()
@@ -239,6 +273,49 @@ def test_compact_positions_count_what_is_left():
     positions = output.arr_coc.compact.position_ids
     assert torch.equal(positions, torch.arange(positions.shape[-1]).expand_as(positions))
     assert not close(output.logits, original)
+
+
+@torch.no_grad()
+def test_weighted_with_scores_that_cannot_be_trusted_is_the_stock_model():
+    stock = tiny.stock()
+    ours = set_encoding(tiny.wrapped(stock, selector="arr_coc"), "weighted")
+    inputs = tiny.inputs(ONE)
+    theirs = stock(**tiny.stock_inputs(inputs)).logits
+    assert not close(ours(**inputs, keep=0.5).logits, theirs)
+    assert torch.equal(ours(**inputs, keep=1.0).logits, theirs)
+    ours.layer.knowing.perspectival.bias.fill_(float("nan"))
+    assert torch.equal(ours(**inputs, keep=0.5).logits, theirs)
+
+
+@torch.no_grad()
+def test_a_model_in_bfloat16_chooses_in_fp32():
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # its bfloat16 products need instructions that not every CPU has
+    try:
+        ours = tiny.wrapped(tiny.stock(), selector="arr_coc").to(torch.bfloat16)
+        inputs = tiny.inputs(ONE)
+        output = ours(**inputs, keep=6, output_arr_coc_info=True)
+        assert output.arr_coc.images[0][0].tokens_kept == 6
+        assert output.arr_coc.images[0][0].relevance.dtype == torch.float32
+        assert output.logits.dtype == torch.bfloat16
+        theirs = ours.model(**tiny.stock_inputs(inputs)).logits
+        assert torch.equal(ours(**inputs, keep=1.0).logits, theirs)
+    finally:
+        torch.backends.mkldnn.enabled = before
+
+
+@torch.no_grad()
+def test_a_batch_with_rows_without_images():
+    """A row of text alone beside a row with an image: both equal themselves alone."""
+    stock = tiny.stock()
+    ours = tiny.wrapped(stock, selector=tiny.FixedSelector(tiny.scattered))
+    inputs = tiny.inputs(Conversation([], "only words here"), ONE)
+    assert torch.equal(ours(**inputs, keep=1.0).logits, stock(**tiny.stock_inputs(inputs)).logits)
+    output = ours(**inputs, keep=0.4, output_arr_coc_info=True)
+    mask = output.arr_coc.attention_mask.bool()
+    alone = ours(input_ids=inputs["input_ids"][:1][inputs["attention_mask"][:1].bool()].unsqueeze(0)).logits[0]
+    assert close(output.logits[0][mask[0]], alone)
+    assert output.arr_coc.images[0] == []
 
 
 def test_weighted_keeps_all_tokens_scaled_by_relevance_and_learns():

@@ -8,9 +8,10 @@ import tiny
 import torch
 from pictures import varied
 from PIL import Image
-from transformers import StoppingCriteria, TextStreamer
+from transformers import GenerationConfig, StoppingCriteria, TextStreamer
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
+from arr_coc.qwen.encoding import unpatchify
 from arr_coc.qwen.positions import find_question
 from arr_coc.qwen.processor import Conversation, encode
 
@@ -49,12 +50,45 @@ def test_patches_and_the_original_image_give_the_same_choice():
     assert torch.allclose(rebuilt, given, atol=1e-4)
 
 
+def test_patches_are_read_back_with_any_normalisation():
+    mean, std = torch.tensor([0.48, 0.3, 0.6]), torch.tensor([0.2, 0.5, 0.3])
+    image = torch.rand(3, 64, 96, generator=torch.Generator().manual_seed(0))
+    normal = (image - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    patches = (
+        normal.view(3, 2, 2, 16, 3, 2, 16)
+        .permute(1, 4, 2, 5, 0, 3, 6)
+        .unsqueeze(5)
+        .expand(-1, -1, -1, -1, -1, 2, -1, -1)
+    )
+    back = unpatchify(patches.reshape(24, 1536), (2, 3), tiny.config().vision_config, mean, std)
+    assert torch.allclose(back, image, atol=1e-6)
+
+
+def test_each_image_is_judged_by_its_own_pixels_and_question():
+    """Two pictures of one size and two questions in a batch: each row chooses as it does alone."""
+    layered = tiny.wrapped(tiny.stock(), selector="arr_coc")
+    rows = [
+        Conversation([Image.fromarray(varied(seed, (320, 320)).permute(1, 2, 0).numpy())], question)
+        for seed, question in ((3, "what colour?"), (8, "zebra crossing"))
+    ]
+    inputs = lambda *rows: {k: v for k, v in tiny.inputs(*rows).items() if k != "mm_token_type_ids"}  # noqa: E731
+    together = [images[0] for images in layered.prepare(**inputs(*rows), keep=20).images]
+    for row, image in zip(rows, together, strict=True):
+        (alone,) = layered.prepare(**inputs(row), keep=20).images[0]
+        assert torch.equal(image.kept, alone.kept)
+        for name, values in alone.maps.items():
+            assert torch.allclose(image.maps[name], values, atol=1e-5), name
+    assert not torch.equal(together[0].kept, together[1].kept)
+
+
 def test_several_images_share_one_budget(ours):
     answer = ours.ask(list(TWO.images), TWO.question, keep=8, max_new_tokens=2)
     assert answer.tokens_kept == 8
     assert all(image.tokens_kept >= 1 for image in answer.selection)
     least = ours.ask([tiny.picture(64, 64, n) for n in range(4)], "which?", keep=2, max_new_tokens=2)
     assert [image.tokens_kept for image in least.selection] == [1, 1, 1, 1]
+    automatic = ours.ask([tiny.picture(512, 512, n) for n in range(5)], "which?", keep="auto", max_new_tokens=2)
+    assert 64 <= automatic.tokens_kept <= 400, "one budget, not one for each"
 
 
 def test_the_second_question_chooses_anew(ours):
@@ -100,6 +134,43 @@ def test_beams_and_lengths_equal_the_untouched_model_when_all_is_kept(ours):
         theirs = ours.model.generate(**tiny.stock_inputs(inputs), **options)
         assert torch.equal(ours.generate(**inputs, keep=1.0, **options), theirs)
         assert ours.generate(**inputs, keep=0.4, **options).shape == theirs.shape
+
+
+def test_lengths_in_a_generation_config_are_counted_on_the_callers_prompt(ours):
+    inputs = tiny.inputs(ONE)
+    length = inputs["input_ids"].shape[1]
+    config = GenerationConfig(max_length=length + 4, pad_token_id=tiny.tokenizer().pad_token_id)
+    assert ours.generate(**inputs, keep=0.4, generation_config=config).shape == (1, length + 4)
+    assert config.max_length == length + 4, "the caller's own config is left alone"
+
+
+def test_forward_as_a_tuple(ours):
+    inputs = tiny.inputs(ONE)
+    with torch.no_grad():
+        logits = ours(**inputs, keep=0.4).logits
+        plain = ours(**inputs, keep=0.4, return_dict=False)
+    assert torch.equal(plain[0], logits)
+
+
+def test_beams_are_not_streamed(ours):
+    with pytest.raises(ValueError, match="num_beams"):
+        list(ours.stream(tiny.picture(), "what is this?", keep=0.5, max_new_tokens=4, num_beams=2))
+    config = GenerationConfig(num_beams=2, pad_token_id=tiny.tokenizer().pad_token_id)
+    assert ours.ask(tiny.picture(), "what is this?", keep=0.5, max_new_tokens=4, generation_config=config).text
+
+
+def test_own_stopping_criteria_reach_a_stream(ours):
+    class AfterTwo(StoppingCriteria):
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def __call__(self, input_ids, scores, **kwargs):
+            self.calls += 1
+            return torch.full((input_ids.shape[0],), self.calls >= 2)
+
+    after_two = AfterTwo()
+    list(ours.stream(tiny.picture(), "what is this?", keep=0.5, max_new_tokens=50, stopping_criteria=[after_two]))
+    assert after_two.calls == 2
 
 
 def test_a_dict_output_carries_the_full_sequences(ours):
@@ -151,6 +222,7 @@ def test_two_interleaved_generations_equal_one_after_the_other(ours, keeps):
     batches = [tiny.inputs(ONE), tiny.inputs(TWO)]
     run = lambda n, **more: ours.generate(**batches[n], keep=keeps[n], max_new_tokens=12, **more)  # noqa: E731
     wanted = [run(0), run(1)]
+    assert all(tiny.varies(out[:, -12:]) for out in wanted)
     barrier, got = threading.Barrier(2), [None, None]
 
     def work(n: int) -> None:

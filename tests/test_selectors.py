@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from arr_coc.config import ARRCOCConfig
-from arr_coc.knowing import Question
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.records import Question
 from arr_coc.selectors import SELECTORS, View, make_selector
-from arr_coc.selectors.training_free import word_relevance
+from arr_coc.selectors.training_free import word_match
 from arr_coc.timing import Stopwatch
 
 DIM = 32
@@ -75,11 +75,33 @@ def test_training_free_keeps_the_region_that_matches_a_word(word):
 
 def test_training_free_ignores_the_size_of_tokens_and_masked_words():
     whole = view(batch=1)
-    base = word_relevance(whole.visual_BND, whole.question)
-    assert torch.allclose(base, word_relevance(whole.visual_BND * 7, whole.question), atol=1e-4)
+    base = word_match(whole.visual_BND, whole.question)
+    assert torch.allclose(base, word_match(whole.visual_BND * 7, whole.question), atol=1e-4)
     changed = whole.question.tokens_BLD.clone()
     changed[:, 4] = 99.0
-    assert torch.equal(base, word_relevance(whole.visual_BND, Question(changed, whole.question.mask_BL)))
+    assert torch.equal(base, word_match(whole.visual_BND, Question(changed, whole.question.mask_BL)))
+
+
+def test_a_word_that_matches_everywhere_says_nothing():
+    """One word fits all tokens strongly, another fits a few a little better than the rest: the few decide."""
+    everywhere, here = torch.zeros(DIM), torch.zeros(DIM)
+    everywhere[0], here[1] = 1.0, 1.0
+    tokens = 5 * everywhere.expand(1, 48, DIM) + 0.3 * view(1).visual_BND
+    tokens[0, [7, 8]] += 2 * here
+    match = word_match(tokens, Question.of(torch.stack([everywhere, here]).unsqueeze(0)))
+    assert set(match[0].topk(2).indices.tolist()) == {7, 8}
+
+
+def test_a_shared_budget_goes_to_the_image_that_matches():
+    whole = view(batch=2)
+    tokens, question = whole.visual_BND.clone(), Question(
+        whole.question.tokens_BLD[:1].expand(2, -1, -1), whole.question.mask_BL[:1].expand(2, -1)
+    )  # fmt: skip
+    tokens[0, :10] = 3 * question.tokens_BLD[0, 1]
+    config = ARRCOCConfig(hidden_dim=DIM)
+    selector = make_selector("training_free", config, ARRCOCLayer.from_config(config))
+    mass = selector.judge(View(GRID, question, None, tokens), Stopwatch()).mass_B
+    assert mass[0] > 2 * mass[1]
 
 
 def test_training_free_without_a_question_covers_evenly():

@@ -59,6 +59,10 @@ def test_without_an_adapter_the_choice_is_training_free_with_one_notice(tmp_path
     loaded = ARRCOCQwen.from_pretrained(tmp_path, device="cpu")
     assert loaded.selector.name == "training_free"
     assert loaded.encoding == "dense"
+    loaded.ask(tiny.picture(), "what?", keep=1.0, max_new_tokens=2)
+    assert "no trained adapter" not in caplog.text, "nothing was chosen yet"
+    for _ in range(2):
+        loaded.ask(tiny.picture(), "what?", keep=0.5, max_new_tokens=2)
     assert caplog.text.count("no trained adapter") == 1
     with pytest.raises(ValueError, match="encoding='dense'"):
         ARRCOCQwen.from_pretrained(tmp_path, device="cpu", encoding="sparse").ask(tiny.picture(), "what?", keep=0.5)
@@ -94,7 +98,7 @@ def break_shape(folder):
 
 def break_missing(folder):
     weights = load_file(folder / WEIGHTS)
-    del weights["attending.log_steepness"]
+    del weights["attending.steepness"]
     save_file(weights, folder / WEIGHTS)
 
 
@@ -104,7 +108,7 @@ def break_extra(folder):
 
 def break_nan(folder):
     weights = load_file(folder / WEIGHTS)
-    weights["attending.log_steepness"] = torch.tensor(float("nan"))
+    weights["attending.steepness"] = torch.tensor(float("nan"))
     save_file(weights, folder / WEIGHTS)
 
 
@@ -127,9 +131,9 @@ def break_older_config(folder):
         (break_header, WEIGHTS),
         (break_empty, WEIGHTS),
         (break_shape, f"{WEIGHTS}.*knowing.participatory.bias"),
-        (break_missing, f"{WEIGHTS}.*attending.log_steepness"),
+        (break_missing, f"{WEIGHTS}.*attending.steepness"),
         (break_extra, f"{WEIGHTS}.*more"),
-        (break_nan, f"{WEIGHTS}.*attending.log_steepness"),
+        (break_nan, f"{WEIGHTS}.*attending.steepness"),
         (break_other_config, f"{WEIGHTS}.*balancing"),
         (break_older_config, "arr_coc_config.json.*format_version"),
     ],

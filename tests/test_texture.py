@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import varied
 
-from arr_coc.texture import CHANNEL_SETS, generate_texture_array, texture_pyramid
+from arr_coc.config import CHANNEL_SETS
+from arr_coc.texture import generate_texture_array, texture_pyramid
 
 NAMES = CHANNEL_SETS[13]
 SIDE = 512
@@ -28,9 +29,10 @@ def grating(along: torch.Tensor) -> torch.Tensor:
     return 0.5 + 0.3 * torch.sin(2 * math.pi * along / 32)
 
 
-def turned_grating() -> torch.Tensor:
+def shifted_grating() -> torch.Tensor:
+    """The same stripes, half a period late inside the patch: every local measure but regularity is as before."""
     image = grating(X).repeat(3, 1, 1)
-    image[:, *PATCH] = grating(Y)[PATCH]
+    image[:, *PATCH] = grating(X + 16)[PATCH]
     return image
 
 
@@ -54,9 +56,9 @@ def fine_dots() -> torch.Tensor:
     return image
 
 
-# Channel -> an image that it alone answers, and the same image without what it answers to.
+# Channel -> an image that it alone of channels 8 to 12 answers, and the same image without what it answers to.
 ALONE = {
-    "spectral_residual": (turned_grating, lambda: grating(X).repeat(3, 1, 1)),
+    "spectral_residual": (shifted_grating, lambda: grating(X).repeat(3, 1, 1)),
     "colour_contrast": (coloured_patch, grey),
     "local_contrast": (big_squares, grey),
     "cluster_ambiguity": (colour_ramp, grey),

@@ -16,16 +16,16 @@ from transformers import (
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.balancing import Balance
-from arr_coc.layer import Judgement
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, ImageOnlyProcessor, encode
+from arr_coc.records import Balance, Judgement
 from arr_coc.selectors import Selector
 
 SPECIAL = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"),
-    *("<|vision_pad|>", "<|image_pad|>", "<|video_pad|>", "<tool_call>"),
+    *("<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),
 )
+ADDED = ("<think>", "</think>", "<tool_call>")  # whole tokens too, but not special ones
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% for part in message.content %}{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
@@ -43,6 +43,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in ADDED])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<|endoftext|>", eos_token="<|im_end|>", chat_template=TEMPLATE
     )
@@ -102,9 +103,10 @@ def stock(attention: str = "sdpa", moe: bool = False, seed: int = 0) -> Qwen3VLF
     family = Qwen3VLMoeForConditionalGeneration if moe else Qwen3VLForConditionalGeneration
     model = family._from_config(config(moe), attn_implementation=attention)
     with torch.no_grad():
-        for parameter in model.parameters():
-            # Far from zero, so that every part of the model moves the logits.
-            parameter.copy_(torch.randn_like(parameter) * (0.3 if parameter.ndim > 1 else 1.0))
+        for name, parameter in model.named_parameters():
+            # Far from zero, so that every part of the model moves the logits and the answers vary.
+            large = "embed_tokens" in name or "lm_head" in name or name.endswith("bias")
+            parameter.copy_(torch.randn_like(parameter) * (1.0 if large else 0.3) + ("norm" in name and not large))
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = tokenizer().pad_token_id
     return model.eval()
@@ -125,6 +127,11 @@ def stock_inputs(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value for name, value in batch.items() if name != "question_mask"}
 
 
+def varies(tokens: torch.Tensor) -> bool:
+    """Whether every row of new tokens is more than a repetition, so that equality of tokens means something."""
+    return all(len(set(row.tolist())) >= 3 for row in tokens)
+
+
 def wrapped(model: Qwen3VLForConditionalGeneration, **kwargs: object) -> ARRCOCQwen:
     return ARRCOCQwen(model, processor=processor(), **kwargs).eval()
 
@@ -133,6 +140,7 @@ class FixedSelector(Selector):
     """Chooses by a given relevance, whatever the image and the question."""
 
     name = "fixed"
+    reads_pixels = True
 
     def __init__(self, relevance: Callable[[tuple[int, int]], torch.Tensor], reads_tokens: bool = False) -> None:
         super().__init__(TokenAllocator())
@@ -141,7 +149,7 @@ class FixedSelector(Selector):
     def judge(self, view, stopwatch):
         relevance = torch.stack([self.relevance(view.grid) for _ in range(view.image_B3hw.shape[0])])
         zeros = relevance.new_zeros(relevance.shape[0], 3)
-        return Judgement({"fixed": relevance}, Balance(relevance, zeros[:, :1] + 1, zeros))
+        return Judgement({"fixed": relevance}, Balance(relevance, zeros[:, :1] + 1, zeros), relevance.sum((1, 2)))
 
 
 def scattered(grid: tuple[int, int]) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,10 +54,12 @@ def ask(
 
 def load(model: str) -> "ARRCOCQwen":
     """Load a model with everything but errors kept off the terminal."""
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging as transformers_logging
 
     from arr_coc.qwen import ARRCOCQwen
 
+    hub_logging.set_verbosity(logging.CRITICAL)  # our own line says that a model cannot be reached
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     return ARRCOCQwen.from_pretrained(model)
@@ -136,4 +137,3 @@ def write_overlay(path: Path, loaded: "ARRCOCQwen", images: list[Path], question
         drawn = heat_overlay(pictures[0], answer_attention(loaded.model, inputs, said)[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.save(path)
-    print(f"wrote {path}", file=sys.stderr)

@@ -16,8 +16,12 @@ def root() -> None:
 @train.command()
 def mini(
     out: Annotated[Path, typer.Option(help="Folder for the weights, metrics and checkpoints.")] = Path("runs/mini"),
-    config: Annotated[Path | None, typer.Option(help="JSON with settings; see configs/.")] = None,
-    init_from: Annotated[Path | None, typer.Option(help="Start from the weights in this folder.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON with settings; see configs/.")
+    ] = None,
+    init_from: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="Start from the weights in this folder.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(min=1, help="Time budget; the schedule follows the clock.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that draw scenes.")] = None,

@@ -5,21 +5,31 @@ S samples, I images of all samples, N cells of an image. Images of different gri
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from arr_coc.attending import share_budget
-from arr_coc.balancing import TENSIONS
-from arr_coc.config import Keep, tokens_to_keep
-from arr_coc.knowing import Question
-from arr_coc.layer import Judgement
+from arr_coc.attending import budget_bounds, share_budget
+from arr_coc.config import TENSIONS, Keep, tokens_to_keep
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.records import Judgement, Question
 from arr_coc.selectors import Selector, View
 from arr_coc.timing import Stopwatch
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The images of a batch, and what is asked of them."""
+
+    grids: Sequence[tuple[int, int]]  # cells of each image
+    pixels: Sequence[Tensor] | None  # per image [3, h, w]; None where the selector does not read them
+    tokens: Sequence[Tensor] | None  # per image [N, D]; None where the choice comes before the vision encoder
+    question: Question  # one row per sample
+    sample_of: Sequence[int]  # the sample of each image
+    keeps: Sequence[Keep]  # one checked dial per sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +50,27 @@ def keep_everything(grids: Sequence[tuple[int, int]], device: torch.device, stra
     return Choice(indices, None, images)
 
 
-def choose(
-    selector: Selector,
-    grids: Sequence[tuple[int, int]],
-    pixels: Sequence[Tensor],
-    tokens: Sequence[Tensor] | None,
-    question: Question,
-    sample_of: Sequence[int],
-    keeps: Sequence[Keep],
-    stopwatch: Stopwatch,
-    strict: bool,
-) -> Choice:
+def keep_weighted(choice: Choice, untouched: Sequence[bool]) -> Choice:
+    """The same relevance with every cell kept, to be scaled by it; not scaled at all where an image is `untouched`."""
+    if choice.soft is None:
+        return choice
+    soft = [torch.ones_like(one) if leave else one for one, leave in zip(choice.soft, untouched, strict=True)]
+    indices = [torch.arange(one.shape[0], device=one.device) for one in soft]
+    reason = "every token was kept, scaled by its relevance"
+    images = [
+        replace(image, kept=index, strategy="weighted", reason=reason)
+        for image, index in zip(choice.images, indices, strict=True)
+    ]
+    return Choice(indices, soft, images)
+
+
+def choose(selector: Selector, batch: Candidates, stopwatch: Stopwatch, strict: bool) -> Choice:
     """Choose cells of each image, one budget per sample. If choosing fails, every token is kept and the answer goes on.
 
-    `question` has one row per sample. `strict` (training) lets errors through.
+    `strict` (training) lets errors through.
     """
-    device = question.tokens_BLD.device
-    if all(tokens_to_keep(keep, 1 << 30) == 1 << 30 for keep in keeps):
-        return keep_everything(grids, device, "keep_all", "all tokens were asked for")
     try:
-        return _choose(selector, grids, pixels, tokens, question, sample_of, keeps, stopwatch)
+        return _choose(selector, batch, stopwatch)
     except (ValueError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -67,89 +78,79 @@ def choose(
             raise
         reason = f"choosing failed ({type(error).__name__}), so every token was kept"
         logger.warning("%s", reason, exc_info=True)
-        return keep_everything(grids, device, "keep_all", reason)
+        return keep_everything(batch.grids, batch.question.tokens_BLD.device, "keep_all", reason)
 
 
-def _choose(
-    selector: Selector,
-    grids: Sequence[tuple[int, int]],
-    pixels: Sequence[Tensor],
-    tokens: Sequence[Tensor] | None,
-    question: Question,
-    sample_of: Sequence[int],
-    keeps: Sequence[Keep],
-    stopwatch: Stopwatch,
-) -> Choice:
-    groups: dict[tuple[tuple[int, int], tuple[int, ...]], list[int]] = {}
-    for image, grid in enumerate(grids):
-        groups.setdefault((grid, tuple(pixels[image].shape)), []).append(image)
-    judgements = {
-        key: selector.judge(_view(key[0], members, pixels, tokens, question, sample_of), stopwatch)
-        for key, members in groups.items()
-    }
+Group = tuple[tuple[int, int], tuple[int, ...]]  # images that can be judged together: one grid, one size in pixels
+
+
+def _choose(selector: Selector, batch: Candidates, stopwatch: Stopwatch) -> Choice:
+    groups: dict[Group, list[int]] = {}
+    for image, grid in enumerate(batch.grids):
+        size = () if batch.pixels is None else tuple(batch.pixels[image].shape)
+        groups.setdefault((grid, size), []).append(image)
+    judgements = {key: selector.judge(_view(key[0], members, batch), stopwatch) for key, members in groups.items()}
     with stopwatch.part("attending"):
-        k_I = _budgets(selector, judgements, groups, grids, sample_of, keeps)
-        images: list[ImageSelection | None] = [None] * len(grids)
-        soft: list[Tensor | None] = [None] * len(grids)
+        k_I = _budgets(selector, judgements, groups, batch)
+        chosen: dict[int, tuple[ImageSelection, Tensor]] = {}
         for key, members in groups.items():
             allocation = selector.choose(judgements[key], k_I[members])
             for row, image in enumerate(members):
-                strategy = allocation.strategy(row)
                 kept = allocation.keep_BHW[row].flatten().nonzero().squeeze(-1)
-                images[image] = _selection(key[0], judgements[key], row, kept, strategy)
-                soft[image] = allocation.soft_BHW[row].flatten()
-    done = [one for one in images if one is not None]
-    return Choice([one.kept for one in done], [one for one in soft if one is not None], done)
+                selection = _selection(key[0], judgements[key], row, kept, allocation.strategy(row))
+                chosen[image] = (selection, allocation.soft_BHW[row].flatten())
+    images = [chosen[image][0] for image in range(len(batch.grids))]
+    return Choice([one.kept for one in images], [chosen[image][1] for image in range(len(images))], images)
 
 
-def _view(
-    grid: tuple[int, int],
-    members: list[int],
-    pixels: Sequence[Tensor],
-    tokens: Sequence[Tensor] | None,
-    question: Question,
-    sample_of: Sequence[int],
-) -> View:
-    samples = [sample_of[image] for image in members]
+def _view(grid: tuple[int, int], members: list[int], batch: Candidates) -> View:
+    samples = [batch.sample_of[image] for image in members]
     return View(
         grid=grid,
-        question=Question(question.tokens_BLD[samples], question.mask_BL[samples]),
-        image_B3hw=torch.stack([pixels[image] for image in members]),
-        visual_BND=None if tokens is None else torch.stack([tokens[image] for image in members]),
+        question=Question(batch.question.tokens_BLD[samples], batch.question.mask_BL[samples]),
+        image_B3hw=None if batch.pixels is None else torch.stack([batch.pixels[image] for image in members]),
+        visual_BND=None if batch.tokens is None else torch.stack([batch.tokens[image] for image in members]),
     )
 
 
 def _budgets(
-    selector: Selector,
-    judgements: dict[tuple[tuple[int, int], tuple[int, ...]], Judgement],
-    groups: dict[tuple[tuple[int, int], tuple[int, ...]], list[int]],
-    grids: Sequence[tuple[int, int]],
-    sample_of: Sequence[int],
-    keeps: Sequence[Keep],
+    selector: Selector, judgements: dict[Group, Judgement], groups: dict[Group, list[int]], batch: Candidates
 ) -> Tensor:
     """Number of cells to keep of each image, `[I]`: the sample's budget, shared by relevance."""
-    device = next(iter(judgements.values())).balance.relevance_BHW.device
-    sample_I = torch.tensor(sample_of, device=device)
-    cells_I = torch.tensor([height * width for height, width in grids], device=device)
-    mass_I = torch.zeros(len(grids), device=device)
-    automatic_I = torch.zeros(len(grids), dtype=torch.long, device=device)
-    any_auto = "auto" in keeps
+    device = batch.question.tokens_BLD.device
+    sample_I = torch.tensor(batch.sample_of, device=device)
+    cells_I = torch.tensor([height * width for height, width in batch.grids], device=device)
+    mass_I = torch.zeros(len(batch.grids), device=device)
+    automatic_I = torch.zeros(len(batch.grids), dtype=torch.long, device=device)
     for key, members in groups.items():
-        mass_I[members] = judgements[key].balance.relevance_BHW.detach().flatten(1).sum(-1).float().nan_to_num(0, 0, 0)
-        if any_auto:
+        mass_I[members] = judgements[key].mass_B.float().nan_to_num(0, 0, 0)
+        if "auto" in batch.keeps:
             automatic_I[members] = selector.automatic_budget(judgements[key])
-    cells_S = torch.zeros(len(keeps), dtype=torch.long, device=device).index_add(0, sample_I, cells_I)
-    automatic_S = torch.zeros(len(keeps), dtype=torch.long, device=device).index_add(0, sample_I, automatic_I)
-    wanted = [tokens_to_keep(keep, cells) for keep, cells in zip(keeps, cells_S.tolist(), strict=True)]
-    fixed_S = torch.tensor([-1 if k is None else k for k in wanted], device=device)
-    return share_budget(torch.where(fixed_S < 0, automatic_S, fixed_S), mass_I, sample_I, cells_I)
+    automatic_S = torch.zeros(len(batch.keeps), dtype=torch.long, device=device).index_add(0, sample_I, automatic_I)
+    fixed_S, low_S, high_S = _limits(selector, batch).to(device).unbind(-1)
+    # Several images share one automatic budget: what they ask for together, within the bounds of one image their size.
+    k_S = torch.where(fixed_S < 0, automatic_S.clamp(low_S, high_S), fixed_S)
+    return share_budget(k_S, mass_I, sample_I, cells_I)
+
+
+def _limits(selector: Selector, batch: Candidates) -> Tensor:
+    """Per sample: the tokens asked for (-1 for "auto"), and the least and most of an automatic budget: `[S, 3]`."""
+    cells = [0] * len(batch.keeps)
+    for sample, (height, width) in zip(batch.sample_of, batch.grids, strict=True):
+        cells[sample] += height * width
+    rows = []
+    for keep, count in zip(batch.keeps, cells, strict=True):
+        wanted = tokens_to_keep(keep, count)
+        bounds = budget_bounds(max(1, count), selector.allocator.min_tokens, selector.allocator.max_tokens)
+        rows.append((-1 if wanted is None else wanted, *bounds))
+    return torch.tensor(rows)
 
 
 def _selection(
     grid: tuple[int, int], judgement: Judgement, row: int, kept: Tensor, strategy: tuple[str, str]
 ) -> ImageSelection:
     balance = judgement.balance
-    if strategy[0] == "keep_all":
+    if "not finite" in strategy[1]:
         logger.warning("%s", strategy[1])
     return ImageSelection(
         grid=grid,

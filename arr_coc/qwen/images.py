@@ -1,6 +1,7 @@
 """Reading images that users hand in: few formats, limits checked on the header, orientation applied, plain RGB out."""
 
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,18 @@ ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray
 
 def read_image(image: ImageLike) -> Image.Image:
     """A path, a Pillow image or a uint8 array `[h, w, 3]` -> RGB, upright, transparency on white."""
+    name = Path(image).name if isinstance(image, (str, os.PathLike)) else "the image"
+    try:
+        return _read(image, name)
+    except Image.DecompressionBombError:
+        raise ValueError(f"{name}: more pixels than any allowed image; resize it first") from None
+    except UnidentifiedImageError:
+        raise ValueError(f"{name}: not a readable {', '.join(FORMATS)} image; convert it first") from None
+    except (OSError, SyntaxError, MemoryError, OverflowError, EOFError, IndexError, struct.error) as error:
+        raise ValueError(f"{name}: the image is damaged ({type(error).__name__}); export it again") from None
+
+
+def _read(image: ImageLike, name: str) -> Image.Image:
     if isinstance(image, (str, os.PathLike)):
         return _open(Path(image))
     if isinstance(image, np.ndarray):
@@ -28,7 +41,7 @@ def read_image(image: ImageLike) -> Image.Image:
         image = Image.fromarray(image)
     if not isinstance(image, Image.Image):
         raise ValueError(f"cannot read a {type(image).__name__} as an image: give a path, a Pillow image or an array")
-    _check_size(image.width, image.height, "the image")
+    _check_size(image.width, image.height, name)
     return _to_rgb(image)
 
 
@@ -58,16 +71,9 @@ def _open(path: Path) -> Image.Image:
         raise ValueError(
             f"{name}: {path.stat().st_size / 2**20:.0f} MB, at most {MOST_BYTES // 2**20} MB; save it smaller"
         )
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            _check_size(image.width, image.height, name)
-            return _to_rgb(image)
-    except Image.DecompressionBombError:
-        raise ValueError(f"{name}: more pixels than any allowed image; resize it first") from None
-    except UnidentifiedImageError:
-        raise ValueError(f"{name}: not a readable {', '.join(FORMATS)} image; convert it first") from None
-    except (OSError, SyntaxError, MemoryError, OverflowError, EOFError, IndexError) as error:
-        raise ValueError(f"{name}: the image is damaged ({type(error).__name__}); export it again") from None
+    with Image.open(path, formats=FORMATS) as image:
+        _check_size(image.width, image.height, name)
+        return _to_rgb(image)
 
 
 def _check_size(width: int, height: int, name: str) -> None:

@@ -14,6 +14,7 @@ from arr_coc.qwen.storage import has_adapter, load_adapter
 
 FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
 EMBEDDED = ("mini",)  # models inside the package
+HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 
 
 class ModelNotFound(ValueError):
@@ -65,10 +66,12 @@ def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLa
 def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: Any) -> Any:
     """The unmodified Qwen3-VL, in evaluation mode."""
     _check_files(Path(base))
-    if Path(base).is_dir() and not (Path(base) / "config.json").is_file():
+    could_be_on_a_hub = base.count("/") == 1 and not base.startswith((".", "/", "~"))
+    if not (Path(base) / "config.json").is_file() and (Path(base).is_dir() or not could_be_on_a_hub):
         raise _not_found(base)
     try:
-        check_family(AutoConfig.from_pretrained(base, trust_remote_code=False).model_type)
+        hub = {name: kwargs[name] for name in HUB_KEYWORDS if name in kwargs}
+        check_family(AutoConfig.from_pretrained(base, trust_remote_code=False, **hub).model_type)
         model = AutoModelForImageTextToText.from_pretrained(
             base, dtype=dtype, use_safetensors=True, trust_remote_code=False, **kwargs
         )

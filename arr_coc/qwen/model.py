@@ -4,6 +4,7 @@ The stock model is held, neither subclassed nor patched: inputs are prepared (ch
 own `forward` and `generate`.
 """
 
+import copy
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,14 +16,15 @@ from torch import Tensor, nn
 
 from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen import asking
 from arr_coc.qwen.answers import Answer
-from arr_coc.qwen.images import ImageLike, read_images
-from arr_coc.qwen.loading import check_family, find_adapter, load_stock, pick_device, pick_dtype
-from arr_coc.qwen.positions import continue_positions
+from arr_coc.qwen.images import ImageLike
+from arr_coc.qwen.loading import HUB_KEYWORDS, check_family, find_adapter, load_stock, pick_device, pick_dtype
+from arr_coc.qwen.positions import mark
 from arr_coc.qwen.preparing import Prepared, Preparer, Request
-from arr_coc.qwen.processor import Conversation, chat_tokens, encode, load_processor
+from arr_coc.qwen.processor import chat_tokens, load_processor
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.qwen.streaming import PromptRestorer, stream_text
+from arr_coc.qwen.streaming import PromptRestorer
 from arr_coc.selectors import Selector, make_selector
 
 logger = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ class ARRCOCQwen(nn.Module):
         super().__init__()
         check_family(model.config.model_type)
         width = model.config.text_config.hidden_size
-        self.config = config or ARRCOCConfig(hidden_dim=width)
+        self.config = config or ARRCOCConfig(hidden_dim=width, base_model=model.config._name_or_path or "")
         if self.config.hidden_dim != width:
             raise ValueError(f"the adapter is for a width of {self.config.hidden_dim}, this model has {width}")
         self.model = model
@@ -85,12 +87,8 @@ class ARRCOCQwen(nn.Module):
             encoding=encoding or config.encoding,
             position_policy=position_policy or config.position_policy,
         )
-        loaded = cls(model, config, layer, load_processor(base), keep=keep, selector=selector)
-        if loaded.selector.name == "training_free":
-            loaded._tell("no trained adapter: tokens are chosen by the question's words, after the ViT")
-        elif loaded.selector.name == "arr_coc" and not config.trained:
-            loaded._tell("the ARR-COC layer is untrained: its choice hardly depends on the question")
-        return loaded.eval()
+        hub = {name: model_kwargs[name] for name in HUB_KEYWORDS if name in model_kwargs}
+        return cls(model, config, layer, load_processor(base, **hub), keep=keep, selector=selector).eval()
 
     def save_pretrained(self, folder: str | Path, *, save_base: bool = False) -> None:
         """Write the adapter (config JSON, safetensors, card); with `save_base`, the model and its processor as well."""
@@ -138,8 +136,12 @@ class ARRCOCQwen(nn.Module):
         `output_arr_coc_info` adds `output.arr_coc`: the selections, the compact mask, and each column's source.
         """
         if pixel_values is None:
-            if past_key_values is not None and position_ids is None and input_ids is not None:
-                position_ids = _continued(past_key_values, attention_mask, input_ids)
+            if keep is not None and input_ids is not None:
+                check_keeps(keep, input_ids.shape[0])
+            if position_ids is None and input_ids is not None and hasattr(past_key_values, "arr_coc"):
+                position_ids = past_key_values.arr_coc.positions(
+                    attention_mask, past_key_values.get_seq_length(), input_ids
+                )
             return self._pass_through(
                 self.model,
                 pixel_values_videos,
@@ -152,6 +154,9 @@ class ARRCOCQwen(nn.Module):
                 mm_token_type_ids=mm_token_type_ids,
                 **kwargs,
             )
+        if position_ids is not None:
+            raise ValueError("position_ids with an image: leave them out, they follow from the whole sequence")
+        _refuse_cache(past_key_values)
         prepared = self.prepare(
             input_ids,
             pixel_values,
@@ -166,11 +171,18 @@ class ARRCOCQwen(nn.Module):
         )
         if isinstance(kwargs.get("logits_to_keep"), Tensor) and prepared.compact.dropped:
             raise ValueError("logits_to_keep as indices counts full columns, but tokens were dropped: give an int")
-        short = prepared.compact
-        output = self.model(**prepared.model_inputs(), past_key_values=past_key_values, labels=short.labels, **kwargs)
+        return_dict = kwargs.pop("return_dict", None)
+        output = self.model(
+            **prepared.model_inputs(),
+            past_key_values=past_key_values,
+            labels=prepared.compact.labels,
+            return_dict=True,
+            **kwargs,
+        )
         if output.past_key_values is not None:
-            # On the request's own cache, not on the shared module: two requests can never mix their positions.
-            output.past_key_values.arr_coc_rope_deltas = short.rope_deltas
+            mark(output.past_key_values, prepared.compact)
+        if return_dict is False:
+            return (*output.to_tuple(), prepared) if output_arr_coc_info else output.to_tuple()
         if output_arr_coc_info:
             output.arr_coc = prepared
         return output
@@ -193,6 +205,7 @@ class ARRCOCQwen(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """As the stock generate: the caller's own prompt ids come back in front of the new tokens."""
+        _refuse_cache(kwargs.get("past_key_values"), only_marked=pixel_values is None)
         if pixel_values is None:
             return self._pass_through(
                 self.model.generate,
@@ -204,8 +217,8 @@ class ARRCOCQwen(nn.Module):
                 streamer=streamer,
                 **kwargs,
             )
-        if kwargs.get("past_key_values") is not None and kwargs["past_key_values"].get_seq_length():
-            raise ValueError("a new question chooses anew: pass the whole conversation instead of past_key_values")
+        if kwargs.pop("position_ids", None) is not None:
+            raise ValueError("position_ids with an image: leave them out, they follow from the whole sequence")
         prepared = self.prepare(
             input_ids,
             pixel_values,
@@ -219,7 +232,7 @@ class ARRCOCQwen(nn.Module):
         )
         assert input_ids is not None
         restorer = None if streamer is None else PromptRestorer(input_ids, streamer)
-        return self._generate(input_ids, prepared, restorer, **kwargs)
+        return self.generate_prepared(input_ids, prepared, restorer, **kwargs)
 
     def prepare(
         self,
@@ -239,7 +252,16 @@ class ARRCOCQwen(nn.Module):
         request = Request.of(
             self.device, input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, **tensors
         )
+        if any(dial != 1.0 for dial in request.keeps):
+            self._tell_of_selector()
         return self._preparer()(request)
+
+    def _tell_of_selector(self) -> None:
+        """Before the first choice: what it is made by, where that is not a trained layer."""
+        if self.selector.name == "training_free" and not self.config.trained:
+            self._tell("no trained adapter: tokens are chosen by the question's words, after the ViT")
+        elif self.selector.name == "arr_coc" and not self.config.trained:
+            self._tell("the ARR-COC layer is untrained: its choice hardly depends on the question")
 
     def _preparer(self) -> Preparer:
         tokenizer = getattr(self.processor, "tokenizer", None)
@@ -261,15 +283,18 @@ class ARRCOCQwen(nn.Module):
             strict=self.training,
         )
 
-    def _generate(self, input_ids: Tensor, prepared: Prepared, streamer: PromptRestorer | None, **kwargs: Any) -> Any:
+    def generate_prepared(
+        self, input_ids: Tensor, prepared: Prepared, streamer: PromptRestorer | None, **kwargs: Any
+    ) -> Any:
+        """The stock generate on prepared inputs; `input_ids` is the caller's prompt, which comes back in front."""
         length = prepared.compact.input_ids.shape[1]
-        for name in ("max_length", "min_length"):  # callers count them on their own, full prompt
-            if kwargs.get(name) is not None:
-                kwargs[name] = max(0, kwargs[name] - input_ids.shape[1] + length)
+        shift_lengths(kwargs, length - input_ids.shape[1])
         output = self.model.generate(**prepared.model_inputs(), streamer=streamer, **kwargs)
         if isinstance(output, Tensor):
             return _restore_prompt(output, input_ids, length)
         output.sequences = _restore_prompt(output.sequences, input_ids, length)
+        if getattr(output, "past_key_values", None) is not None:
+            mark(output.past_key_values, prepared.compact)
         return output
 
     def _pass_through(self, run: Any, pixel_values_videos: Tensor | None, **inputs: Any) -> Any:
@@ -303,58 +328,34 @@ class ARRCOCQwen(nn.Module):
         `history` are (question, answer) pairs about the same images; each new question chooses anew. `streamer` and the
         other keywords go to transformers' generate.
         """
-        pictures, inputs = self._inputs(images, question, history, keep)
-        with torch.no_grad():
-            prepared = self.prepare(**inputs, keep=keep, original_image=pictures)
-            # Beam search takes no streamer; without one, the time to the first token is not known.
-            greedy = generate_kwargs.get("num_beams", 1) == 1
-            restorer = PromptRestorer(inputs["input_ids"], streamer) if greedy else None
-            with prepared.stopwatch.part("generate"):
-                output = self._generate(
-                    inputs["input_ids"], prepared, restorer, max_new_tokens=max_new_tokens, **generate_kwargs
-                )
-        sequences = output if isinstance(output, Tensor) else output.sequences
-        new_ids = sequences[0, inputs["input_ids"].shape[1] :]
-        timings = prepared.stopwatch.milliseconds()
-        if restorer is not None:
-            timings["prefill"] = 1e3 * restorer.prefill_seconds
-        return Answer(
-            text=self.processor.tokenizer.decode(new_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False),
-            selection=prepared.images[0],
-            tokens_total=sum(image.tokens_total for image in prepared.images[0]),
-            tokens_kept=int((prepared.compact.input_ids == self.model.config.image_token_id).sum()),
-            timings_ms=timings,
-        )
+        options = {"keep": keep, "history": history, "max_new_tokens": max_new_tokens, "streamer": streamer}
+        return asking.ask(self, images, question, **options, **generate_kwargs)
 
     def stream(self, images: ImageLike | Sequence[ImageLike], question: str, **kwargs: Any) -> Iterator[str]:
         """As `ask`, yielding the text as it comes. Leaving the loop early ends the generation."""
-
-        def run(streamer: Any, stop: Any) -> None:
-            self.ask(images, question, streamer=streamer, stopping_criteria=[stop], **kwargs)
-
-        return stream_text(self.processor.tokenizer, run)
-
-    def _inputs(
-        self, images: ImageLike | Sequence[ImageLike], question: str, history: Sequence[tuple[str, str]], keep: Any
-    ) -> tuple[list[Any], dict[str, Tensor]]:
-        """Read and encode one conversation; users' mistakes end here."""
-        if self.processor is None:
-            raise ValueError("asking needs a processor: load the model with from_pretrained, or pass processor=")
-        if not isinstance(question, str) or not question.strip():
-            raise ValueError("the question is empty: ask something about the image")
-        check_keeps(self.keep if keep is None else keep, 1)
-        pictures = read_images(images)
-        inputs = encode(self.processor, [Conversation(pictures, question, history)])
-        inputs.pop("mm_token_type_ids")
-        return pictures, inputs
+        return asking.stream(self, images, question, **kwargs)
 
 
-def _continued(cache: Any, attention_mask: Tensor | None, input_ids: Tensor) -> Tensor | None:
-    """Positions of tokens after a prompt that this class cached, or None for any other cache."""
-    rope_deltas = getattr(cache, "arr_coc_rope_deltas", None)
-    if rope_deltas is None:
-        return None
-    return continue_positions(rope_deltas, attention_mask, cache.get_seq_length(), input_ids)
+def shift_lengths(kwargs: dict[str, Any], shift: int) -> None:
+    """Callers count max_length and min_length on their own, full prompt: count them on the compact one."""
+    for name in ("max_length", "min_length"):
+        if kwargs.get(name) is not None:
+            kwargs[name] = max(0, kwargs[name] + shift)
+    config = kwargs.get("generation_config")
+    if config is not None and shift:
+        config = copy.deepcopy(config)
+        for name in ("max_length", "min_length"):
+            if getattr(config, name, None):
+                setattr(config, name, max(0, getattr(config, name) + shift))
+        kwargs["generation_config"] = config
+
+
+def _refuse_cache(cache: Any, only_marked: bool = False) -> None:
+    """A prompt with images is prepared as a whole; a cache that was shortened cannot be matched with full ids."""
+    if cache is None or (only_marked and not hasattr(cache, "arr_coc")):
+        return
+    if cache.get_seq_length():
+        raise ValueError("a new question chooses anew: pass the whole conversation instead of past_key_values")
 
 
 def _restore_prompt(sequences: Tensor, prompt_BL: Tensor, compact_length: int) -> Tensor:

@@ -124,16 +124,33 @@ def compact(
     )
 
 
-def continue_positions(rope_deltas: Tensor, attention_mask: Tensor | None, past: int, new_ids: Tensor) -> Tensor:
-    """Positions of tokens that follow a cached prompt, `[4, B, T]`: as if nothing had been dropped."""
-    steps = new_ids.shape[1]
-    if attention_mask is None:
-        text_BT = torch.arange(past, past + steps, device=new_ids.device).expand(new_ids.shape[0], -1)
-    else:
-        if attention_mask.shape[1] != past + steps:
-            raise ValueError(
-                f"attention_mask covers {attention_mask.shape[1]} tokens, the cache holds {past} and {steps} are new: "
-                "extend the compact mask of the first call (output.arr_coc.attention_mask)"
-            )
-        text_BT = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -steps:]
-    return torch.cat([text_BT.unsqueeze(0), (text_BT + rope_deltas).expand(3, -1, -1)])
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How to go on counting after a cached prompt. Kept on the request's own cache, never on the shared model."""
+
+    rope_deltas: Tensor  # [B, 1]
+    padded: bool  # whether rows of the prompt are padded, so that a mask is needed
+
+    def positions(self, attention_mask: Tensor | None, past: int, new_ids: Tensor) -> Tensor:
+        """Positions of tokens that follow the prompt, `[4, B, T]`: as if nothing had been dropped."""
+        steps = new_ids.shape[1]
+        if attention_mask is None:
+            if self.padded:
+                raise ValueError("the cached prompts are padded: pass output.arr_coc.attention_mask, extended")
+            text_BT = torch.arange(past, past + steps, device=new_ids.device).expand(new_ids.shape[0], -1)
+        else:
+            if attention_mask.shape[1] != past + steps:
+                raise ValueError(
+                    f"attention_mask covers {attention_mask.shape[1]} tokens, the cache holds {past}, {steps} are new: "
+                    "extend the compact mask of the first call (output.arr_coc.attention_mask)"
+                )
+            text_BT = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -steps:]
+        return torch.cat([text_BT.unsqueeze(0), (text_BT + self.rope_deltas).expand(3, -1, -1)])
+
+
+def mark(cache: Any, short: Compact) -> None:
+    """Note on a cache how its prompt was shortened; rows are repeated where it holds several per prompt."""
+    deltas = short.rope_deltas
+    rows = cache.layers[0].keys.shape[0] if getattr(cache, "layers", None) else deltas.shape[0]
+    padded = bool((short.attention_mask == 0).any())
+    cache.arr_coc = Continuation(deltas.repeat_interleave(rows // deltas.shape[0], dim=0), padded)

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from arr_coc.attending import kept_indices
 from arr_coc.config import ARRCOCConfig, Keep, check_keeps
-from arr_coc.knowing import Question
 from arr_coc.layer import straight_through_gate
 from arr_coc.qwen import encoding
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.choosing import Choice, choose, keep_everything
+from arr_coc.qwen.choosing import Candidates, Choice, choose, keep_everything, keep_weighted
 from arr_coc.qwen.images import image_tensor
 from arr_coc.qwen.positions import ChatTokens, Compact, compact, find_question, samples_of_images, token_types
+from arr_coc.records import Question
 from arr_coc.selectors import Selector
 from arr_coc.timing import Stopwatch
 
@@ -120,8 +120,7 @@ class Preparer:
             request.input_ids, types_BL, request.image_grid_thw, request.video_grid_thw, request.attention_mask
         )
         keep_BL = torch.ones_like(types_BL, dtype=torch.bool)
-        if self.encoding != "weighted":
-            keep_BL[types_BL == 1] = torch.cat([image.mask.flatten() for image in choice.images])
+        keep_BL[types_BL == 1] = torch.cat([image.mask.flatten() for image in choice.images])
         short = compact(
             request.input_ids,
             request.attention_mask,
@@ -139,7 +138,7 @@ class Preparer:
     def _choose_and_encode(
         self, request: Request, grids: list[tuple[int, int]], sample_of: list[int], stopwatch: Stopwatch
     ) -> tuple[Choice, Any]:
-        if self.encoding != "weighted" and all(isinstance(keep, float) and keep == 1.0 for keep in request.keeps):
+        if all(isinstance(keep, float) and keep == 1.0 for keep in request.keeps):
             choice = keep_everything(grids, request.input_ids.device, "keep_all", "all tokens were asked for")
             return choice, self._encode(request, choice.indices, stopwatch)
         if self.encoding == "sparse":
@@ -151,8 +150,11 @@ class Preparer:
             choice = self._choose(request, grids, None, sample_of, stopwatch)
             return choice, self._gate(self._encode(request, choice.indices, stopwatch), choice)
         features = self._encode(request, None, stopwatch)
-        choice = self._choose(request, grids, features.pooler_output, sample_of, stopwatch)
-        if self.encoding == "dense":
+        tokens = features.pooler_output if self.selector.reads_tokens else None
+        choice = self._choose(request, grids, tokens, sample_of, stopwatch)
+        if self.encoding == "weighted":
+            choice = keep_weighted(choice, [request.keeps[sample] == 1.0 for sample in sample_of])
+        else:
             features = encoding.take(features, choice.indices)
         return choice, self._gate(features, choice)
 
@@ -173,10 +175,11 @@ class Preparer:
         with stopwatch.part("question"):
             question = self._question(request)
         with stopwatch.part("pixels"):
-            pixels = self._pixels(request, grids)
+            pixels = self._pixels(request, grids) if self.selector.reads_pixels else None
         # Weighted encoding keeps every token and uses the relevance alone: any budget short of all makes one.
         keeps: list[Keep] = [0.5] * len(request.keeps) if self.encoding == "weighted" else request.keeps
-        return choose(self.selector, grids, pixels, tokens, question, sample_of, keeps, stopwatch, self.strict)
+        batch = Candidates(grids, pixels, tokens, question, sample_of, keeps)
+        return choose(self.selector, batch, stopwatch, self.strict)
 
     def _gate(self, features: Any, choice: Choice) -> Any:
         """Scale by relevance (weighted), or pass its gradient on (straight-through); else nothing."""
@@ -212,9 +215,23 @@ class Preparer:
             several = given if isinstance(given, (list, tuple)) else [given]
             if len(several) != len(grids):
                 raise ValueError(f"original_image has {len(several)} images, the inputs have {len(grids)}")
-            return [image_tensor(image).to(device) for image in several]
+            images = [image_tensor(image).to(device) for image in several]
+            for image, grid in zip(images, grids, strict=True):
+                _check_aspect(image, grid)
+            return images
         vision = self.model.config.vision_config
         patches = [height * width * vision.spatial_merge_size**2 for height, width in grids]
         mean, std = torch.tensor(self.image_mean, device=device), torch.tensor(self.image_std, device=device)
         rows = torch.split(request.pixel_values, patches)
         return [encoding.unpatchify(row, grid, vision, mean, std) for row, grid in zip(rows, grids, strict=True)]
+
+
+def _check_aspect(image: Tensor, grid: tuple[int, int]) -> None:
+    """An original must be the picture that was resized to this grid, give or take the rounding to whole cells."""
+    height, width = image.shape[-2:]
+    stretch = (height / width) / (grid[0] / grid[1])
+    rounding = (1 + 1 / grid[0]) * (1 + 1 / grid[1])
+    if not 1 / rounding**2 <= stretch <= rounding**2:
+        raise ValueError(
+            f"original_image of {width}x{height} px does not have the shape of the {grid[1]}x{grid[0]} cells"
+        )

@@ -4,6 +4,7 @@ B conversations, L tokens of the longest.
 """
 
 import importlib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,13 +50,13 @@ def torchvision_works() -> bool:
     return True
 
 
-def load_processor(source: str) -> Any:
-    """The stock processor where torchvision works, else the image-only one."""
+def load_processor(source: str, **hub: Any) -> Any:
+    """The stock processor where torchvision works, else the image-only one. `hub` are keywords such as revision."""
     if torchvision_works():
-        return AutoProcessor.from_pretrained(source)
+        return AutoProcessor.from_pretrained(source, **hub)
     return ImageOnlyProcessor(
-        image_processor=Qwen2VLImageProcessorPil.from_pretrained(source),
-        tokenizer=AutoTokenizer.from_pretrained(source),
+        image_processor=Qwen2VLImageProcessorPil.from_pretrained(source, **hub),
+        tokenizer=AutoTokenizer.from_pretrained(source, **hub),
     )
 
 
@@ -125,6 +126,11 @@ def _encode_one(
 
 
 def text_ids(tokenizer: Any, text: str) -> list[int]:
-    """Ids of a user's text; what looks like a special token is spelled out as the text that it is."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    return ids
+    """Ids of a user's text; what looks like a special or added token is spelled out as the text that it is.
+
+    Such strings are cut after their first character and the parts tokenised apart, so that none is ever seen whole.
+    """
+    names = [token.content for token in tokenizer.added_tokens_decoder.values() if len(token.content) > 1]
+    cuts = [found.start() + 1 for found in re.finditer("|".join(map(re.escape, names)), text)] if names else []
+    parts = [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
+    return [index for part in parts for index in tokenizer(part, add_special_tokens=False)["input_ids"]]

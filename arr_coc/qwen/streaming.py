@@ -16,9 +16,13 @@ class PromptRestorer(BaseStreamer):
 
     def __init__(self, prompt: Tensor, inner: BaseStreamer | None) -> None:
         self.prompt, self.inner = prompt.cpu(), inner
-        self.started = time.perf_counter()
+        self.start()
         self.first_token: float | None = None
         self._saw_prompt = False
+
+    def start(self) -> None:
+        """Count from now."""
+        self.started = time.perf_counter()
 
     def put(self, value: Tensor) -> None:
         if not self._saw_prompt:
@@ -60,7 +64,8 @@ def stream_text(tokenizer: Any, generate: Callable[[BaseStreamer, StoppingCriter
             generate(streamer, Stopped(stop))
         except BaseException as error:
             failure.append(error)
-            streamer.on_finalized_text("", stream_end=True)  # or the reader would wait for ever
+        finally:
+            streamer.on_finalized_text("", stream_end=True)  # whatever happened, the reader must not wait for ever
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

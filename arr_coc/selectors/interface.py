@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from arr_coc.attending import Allocation, TokenAllocator
+from arr_coc.attending import TokenAllocator
 from arr_coc.config import ARRCOCConfig
-from arr_coc.knowing import Question
-from arr_coc.layer import ARRCOCLayer, Judgement
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.records import Allocation, Judgement, Question
 from arr_coc.timing import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a selector may look at. `visual_BND` is None when the choice is made before the vision encoder."""
+    """What a selector may look at: what it said that it reads, else None."""
 
     grid: tuple[int, int]
     question: Question
-    image_B3hw: Tensor  # float in [0, 1], of any size
+    image_B3hw: Tensor | None  # float in [0, 1], of any size
     visual_BND: Tensor | None  # the merged visual tokens, as the language model would see them
 
 
@@ -32,6 +32,8 @@ class Selector(nn.Module, ABC):
     """One way to choose. Subclasses judge; most leave budget and choice to the shared allocator."""
 
     name: str
+    reads_pixels: bool
+    """Whether it needs the images themselves."""
     reads_tokens: bool
     """Whether it needs the vision encoder's output, and so cannot be used with sparse encoding."""
 

@@ -1,13 +1,15 @@
 """ARR-COC itself as a selector: textures and the question, before the vision encoder."""
 
 from arr_coc.config import ARRCOCConfig
-from arr_coc.layer import ARRCOCLayer, Judgement
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.records import Judgement
 from arr_coc.selectors.interface import Selector, View, register
 from arr_coc.timing import Stopwatch
 
 
 class ARRCOCSelector(Selector):
     name = "arr_coc"
+    reads_pixels = True
     reads_tokens = False
 
     def __init__(self, layer: ARRCOCLayer) -> None:
@@ -15,6 +17,7 @@ class ARRCOCSelector(Selector):
         self.layer = layer
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
+        assert view.image_B3hw is not None
         return self.layer.judge(view.image_B3hw, view.question, view.grid, stopwatch)
 
 

@@ -12,39 +12,42 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.balancing import Balance
 from arr_coc.config import ARRCOCConfig
-from arr_coc.knowing import Question
-from arr_coc.layer import ARRCOCLayer, Judgement
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.records import Balance, Judgement, Question
 from arr_coc.selectors.interface import Selector, View, register
 from arr_coc.timing import Stopwatch
 
 TENSIONS = (0.5, 0.25, 0.0)  # particularize, explore, diversify
 
 
-def word_relevance(visual_BND: Tensor, question: Question) -> Tensor:
-    """How well each token matches the question word that fits it best, above the word's mean: `[B, N]` in [0, 1]."""
+def word_match(visual_BND: Tensor, question: Question) -> Tensor:
+    """How well each token matches the word that fits it best, above that word's mean over the image: `[B, N]`."""
     tokens = F.rms_norm(visual_BND.float(), visual_BND.shape[-1:], eps=1e-6)
     words = F.rms_norm(question.tokens_BLD, question.tokens_BLD.shape[-1:], eps=1e-6)
     match_BNL = tokens @ words.transpose(1, 2) / tokens.shape[-1]
     above_BNL = match_BNL - match_BNL.mean(1, keepdim=True)
     best_BN = above_BNL.masked_fill(~question.mask_BL.unsqueeze(1), -torch.inf).amax(-1)
-    best_BN = torch.where(question.asked_B.unsqueeze(1), best_BN, torch.zeros_like(best_BN))
-    low_B1, high_B1 = best_BN.amin(-1, keepdim=True), best_BN.amax(-1, keepdim=True)
-    return (best_BN - low_B1) / (high_B1 - low_B1).clamp(min=1e-6)
+    return torch.where(question.asked_B.unsqueeze(1), best_BN, torch.zeros_like(best_BN))
 
 
 class TrainingFreeSelector(Selector):
     name = "training_free"
+    reads_pixels = False
     reads_tokens = True
 
+    @torch.no_grad()
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         assert view.visual_BND is not None
-        with stopwatch.part("knowing"), torch.no_grad():
-            relevance_BHW = word_relevance(view.visual_BND, view.question).view(-1, *view.grid)
+        with stopwatch.part("knowing"), torch.autocast(view.visual_BND.device.type, enabled=False):
+            match_BN = word_match(view.visual_BND, view.question)
+            low_B1, high_B1 = match_BN.amin(-1, keepdim=True), match_BN.amax(-1, keepdim=True)
+            relevance_BHW = ((match_BN - low_B1) / (high_B1 - low_B1).clamp(min=1e-6)).view(-1, *view.grid)
         tensions_BT = relevance_BHW.new_tensor(TENSIONS).expand(relevance_BHW.shape[0], -1)
         weights_B1 = relevance_BHW.new_ones(relevance_BHW.shape[0], 1)
-        return Judgement({"question words": relevance_BHW}, Balance(relevance_BHW, weights_B1, tensions_BT))
+        # The map is stretched per image; the matches before that tell one image from another.
+        mass_B = match_BN.clamp(min=0).square().sum(-1)
+        return Judgement({"question words": relevance_BHW}, Balance(relevance_BHW, weights_B1, tensions_BT), mass_B)
 
 
 @register("training_free")

@@ -1,0 +1,108 @@
+"""What the four parts hand to each other. They import these records, and never one another.
+
+B batch of images with one grid, C channels, H W grid of cells, N = H * W, L question tokens, D language-model width,
+S scorers, T tensions.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arr_coc.config import FINE
+
+
+@dataclass(frozen=True, slots=True)
+class TexturePyramid:
+    """The same channels at three scales; every value finite and in [0, 1]."""
+
+    fine_BChw: Tensor  # [B, C, 4H, 4W]
+    middle_BChw: Tensor  # [B, C, 2H, 2W]
+    cell_BCHW: Tensor  # [B, C, H, W]
+    names: tuple[str, ...]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.cell_BCHW.shape[-2], self.cell_BCHW.shape[-1]
+
+    def stacked(self) -> Tensor:
+        """All three levels side by side per cell: [B, 21 C, H, W]."""
+        return torch.cat(
+            [F.pixel_unshuffle(self.fine_BChw, FINE), F.pixel_unshuffle(self.middle_BChw, 2), self.cell_BCHW], dim=1
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The user's question as token embeddings in fp32; a mask row without True means that nothing was asked."""
+
+    tokens_BLD: Tensor
+    mask_BL: Tensor  # bool, True where there is a token
+
+    @classmethod
+    def of(cls, embeds: Tensor, mask_BL: Tensor | None = None) -> "Question":
+        """From `[B, L, D]` with an optional mask, or from an already pooled `[B, D]`."""
+        if embeds.ndim == 2:
+            embeds = embeds.unsqueeze(1)
+        if embeds.ndim != 3:
+            raise ValueError(f"query_embeds has shape {tuple(embeds.shape)}: expected [B, L, D] or [B, D]")
+        if mask_BL is None:
+            mask_BL = torch.ones(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
+        if mask_BL.shape != embeds.shape[:2]:
+            raise ValueError(f"query mask has shape {tuple(mask_BL.shape)}, query_embeds {tuple(embeds.shape)}")
+        # One all-masked token stands for "no question", so that reductions over L are never empty.
+        if embeds.shape[1] == 0:
+            embeds, mask_BL = F.pad(embeds, (0, 0, 0, 1)), F.pad(mask_BL, (0, 1))
+        return cls(embeds.float(), mask_BL.bool())
+
+    @property
+    def asked_B(self) -> Tensor:
+        return self.mask_BL.any(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """One relevance map, and what made it."""
+
+    relevance_BHW: Tensor  # in [0, 1]
+    weights_BS: Tensor  # in [0, 1], need not sum to one
+    tensions_BT: Tensor  # in [0, 1], in the order of TENSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is thought of the images before a budget is set."""
+
+    maps: dict[str, Tensor]  # scorer -> [B, H, W]; the weights of `balance` are in this order
+    balance: Balance
+    mass_B: Tensor  # what each image claims of a shared budget; comparable between images
+
+    @property
+    def tensions(self) -> tuple[Tensor, Tensor, Tensor]:
+        particularize_B, explore_B, diversify_B = self.balance.tensions_BT.unbind(-1)
+        return particularize_B, explore_B, diversify_B
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What was kept of each image, and why."""
+
+    keep_BHW: Tensor  # bool
+    soft_BHW: Tensor  # relevance after the tensions; 1 where it is not to be trusted
+    strategy_B: Tensor  # long, index into STRATEGIES
+
+    def strategy(self, index: int) -> tuple[str, str]:
+        """Name of the strategy used for one image, and the reason in words."""
+        return STRATEGIES[int(self.strategy_B[index])]
+
+
+# In the order in which they are asked: the first that applies is used.
+STRATEGIES = (
+    ("relevance", "the most relevant cells, with the policy's share of even coverage"),
+    ("half_even", "the relevance map looks like noise, so half of the cells were spread evenly"),
+    ("even_grid", "the relevance map points nowhere, so the cells were chosen on an even grid"),
+    ("keep_all", "the budget covers every token"),
+    ("keep_all", "the scores were not finite, so every token was kept"),
+)
+RELEVANCE, HALF_EVEN, EVEN_GRID, WHOLE_BUDGET, NOT_FINITE = range(5)

@@ -1,0 +1,62 @@
+"""Write the figures of results/*.json into README.md, between their markers. Run it after every change of a result.
+
+python scripts/figures.py            write
+python scripts/figures.py --check    exit with 1 if something would change
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+TESTS = {
+    "overall": "512 px, new scenes",
+    "reading": "of these, reading",
+    "px1024": "1024 px",
+    "unseen": "a font, wordings and layouts never trained",
+    "sparse25": "25 % of the tokens: the evidence and an even grid, encoded sparse",
+    "blind": "control: a blank image",
+    "shuffled": "control: another scene's image",
+}
+
+
+def percent(figure: dict[str, Any]) -> str:
+    low, high = figure["ci95"]
+    return f"{figure['accuracy']:.1%} | {low:.1%} to {high:.1%} | {figure['n']:,}"
+
+
+def mini_table(results: dict[str, Any]) -> str:
+    rows = [f"| {label} | {percent(results[key])} |" for key, label in TESTS.items() if key in results]
+    families = ", ".join(f"{name.replace('_', ' ')} {one['accuracy']:.0%}" for name, one in results["families"].items())
+    return "\n".join(
+        [
+            "| mini, dense unless it says otherwise | exact answers | 95 % interval | questions |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"By family: {families}. The most frequent answer of each family: {results['overall']['majority']:.0%}.",
+        ]
+    )
+
+
+def filled(text: str, name: str, table: str) -> str:
+    pattern = re.compile(rf"(<!-- figures: {name} -->\n).*?(\n<!-- end of figures -->)", re.DOTALL)
+    assert pattern.search(text), f"README.md has no place for the figures of {name}"
+    return pattern.sub(lambda found: found[1] + table + found[2], text)
+
+
+def main() -> int:
+    readme = ROOT / "README.md"
+    before = readme.read_text()
+    results = json.loads((ROOT / "results" / "mini.json").read_text())
+    after = filled(before, "mini", mini_table(results))
+    if "--check" in sys.argv[1:]:
+        return int(after != before)
+    readme.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
