@@ -42,9 +42,9 @@ def mini_table(results: dict[str, Any]) -> str:
 
 
 def filled(text: str, name: str, table: str) -> str:
-    pattern = re.compile(rf"(<!-- figures: {name} -->\n).*?(\n<!-- end of figures -->)", re.DOTALL)
+    pattern = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end of figures -->)", re.DOTALL)
     assert pattern.search(text), f"README.md has no place for the figures of {name}"
-    return pattern.sub(lambda found: found[1] + table + found[2], text)
+    return pattern.sub(lambda found: found[1] + table + "\n" + found[2], text)
 
 
 def main() -> int:

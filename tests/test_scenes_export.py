@@ -57,7 +57,8 @@ def test_difficulty_reaches_the_scenes(tmp_path: Path) -> None:
 
 
 def test_parquet(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow.parquet as parquet
+
     counts = export(tmp_path, "train", 2, format="parquet", size=(256, 256))
     assert parquet.read_table(tmp_path / "questions.parquet").num_rows == counts["questions"]
 
