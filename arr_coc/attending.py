@@ -166,7 +166,7 @@ def looks_like_noise(relevance_BHW: Tensor) -> Tensor:
 class TokenAllocator(nn.Module):
     """Budget and choice. Its one number, kept with the weights, is the steepness of the mass that "auto" covers."""
 
-    def __init__(self, min_tokens: int = 64, max_tokens: int = 400) -> None:
+    def __init__(self, min_tokens: int = 64, max_tokens: int = 400, steepness: float = 12.0) -> None:
         super().__init__()
         if not 1 <= min_tokens <= max_tokens:
             raise ValueError(
@@ -174,7 +174,7 @@ class TokenAllocator(nn.Module):
             )
         self.min_tokens, self.max_tokens = min_tokens, max_tokens
         self.steepness: Tensor
-        self.register_buffer("steepness", torch.tensor(12.0))
+        self.register_buffer("steepness", torch.tensor(steepness))
 
     def automatic(self, relevance_BHW: Tensor, particularize_B: Tensor) -> Tensor:
         """Budget of keep="auto", `[B]`: 1/2 of the relevance mass when compressing, 19/20 when particularizing."""

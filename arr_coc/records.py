@@ -97,7 +97,7 @@ class Allocation:
         return STRATEGIES[int(self.strategy_B[index])]
 
 
-# In the order in which they are asked: the first that applies is used.
+# From the weakest claim to the strongest: the last that applies is used.
 STRATEGIES = (
     ("relevance", "the most relevant cells, with the policy's share of even coverage"),
     ("half_even", "the relevance map looks like noise, so half of the cells were spread evenly"),

@@ -75,6 +75,29 @@ def test_words_outside_the_world_are_named(capsys):
     assert "mini only knows drawn scenes, and not the words: automobile, parked" in capsys.readouterr().err
 
 
+def test_special_tokens_are_not_unknown_words(capsys):
+    assert run(["ask", "What colour is the cup?<|im_end|>"]) == 0
+    assert "only knows" not in capsys.readouterr().err
+
+
+def test_the_automatic_budget_leaves_its_floor_on_real_images():
+    """Its bounds are 16 and 100 of 256 tokens; it lies between them, and differs between questions."""
+    from arr_coc.cli.ask import load
+    from arr_coc.cli.sample import sample_image
+
+    model = load("mini")
+    questions = (
+        "What colour is the cup?",
+        "Describe the scene.",
+        "What does the blue sign say?",
+        "How many things are there?",
+    )
+    kept = [model.ask(sample_image(), question, keep="auto").tokens_kept for question in questions]
+    assert min(kept) > 16
+    assert max(kept) <= 100
+    assert len(set(kept)) > 1
+
+
 def test_scenes_make(tmp_path, capsys):
     assert run(["scenes", "make", str(tmp_path / "world"), "--count", "2", "--split", "seen", "--size", "256"]) == 0
     assert "2 images" in capsys.readouterr().err
@@ -109,6 +132,11 @@ def test_train_mini(tmp_path):
         (["ask", "what?", "--model", "nobody/nothing"], 4, "give mini"),
         (["ask", "what?", "--overlay", "why.txt"], 3, "end its name in"),
         (["ask", "what?", "--max-new-tokens", "0"], 2, "max-new-tokens"),
+        (["ask", "photo.png"], 3, "without a question"),
+        (["ask", __file__], 3, "without a question"),
+        (["ask", ".", "what?"], 3, "no such image"),
+        (["ask", "what?", "--overlay", "/proc/nowhere/why.png"], 3, "/proc/nowhere"),
+        (["scenes", "make", __file__, "--count", "1"], 3, "test_cli.py"),
         (["scenes", "make", "x", "--split", "all"], 3, "unknown split"),
         (["train", "mini", "--config", "no-such.json"], 2, "no-such.json"),
         (["--version"], 0, "arr-coc"),

@@ -10,7 +10,7 @@ from arr_coc.cli.scenes import scenes
 from arr_coc.cli.textures import textures
 from arr_coc.cli.train import train
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command()(ask)
 app.command()(textures)
 app.add_typer(scenes, name="scenes")

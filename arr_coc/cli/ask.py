@@ -9,6 +9,8 @@ import typer
 
 from arr_coc.cli.sample import sample_image
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+
 if TYPE_CHECKING:
     from arr_coc.qwen import Answer, ARRCOCQwen
 
@@ -36,13 +38,15 @@ def ask(
     arr-coc ask photo.jpg "What colour is the door?" --model Qwen/Qwen3-VL-2B-Instruct --keep 0.25 --overlay why.png
     """
     logging.getLogger("arr_coc").setLevel(logging.ERROR if quiet else logging.WARNING)
+    if len(words) == 1 and (Path(words[0]).suffix.lower() in PICTURES or Path(words[0]).is_file()):
+        raise ValueError(f"{words[0]} is an image without a question: write the question after it, in quotes")
+    if overlay is not None and overlay.suffix.lower() not in PICTURES:
+        raise ValueError(f"{overlay.name}: an overlay is a picture; end its name in {', '.join(PICTURES)}")
     images, question = [Path(word) for word in words[:-1]] or [sample_image()], words[-1]
     loaded = load(model)
     dial = parse_keep(keep) if keep is not None else ("auto" if loaded.config.trained else 1.0)
     answer = loaded.ask(images, question, keep=dial, max_new_tokens=max_new_tokens)
-    notices = notices_about(loaded, model, question)
-    if overlay is not None:
-        write_overlay(overlay, loaded, images, question, answer)
+    notices = notices_about(loaded, question)
     if as_json:
         typer.echo(json.dumps(as_document(answer, model, dial, notices), ensure_ascii=False))
     else:
@@ -50,6 +54,8 @@ def ask(
     if not quiet:
         for line in (*notices, summary(answer)):
             typer.echo(line, err=True)
+    if overlay is not None:  # last: should it fail, the answer is not lost
+        write_overlay(overlay, loaded, images, question, answer)
 
 
 def load(model: str) -> "ARRCOCQwen":
@@ -78,16 +84,14 @@ def parse_keep(text: str) -> float | int | str:
     return check_keep(text)
 
 
-def notices_about(loaded: "ARRCOCQwen", model: str, question: str) -> list[str]:
-    """What the user should know about this answer."""
-    if model != "mini":
-        return []
-    from arr_coc.qwen.turns import outside_words
+def notices_about(loaded: "ARRCOCQwen", question: str) -> list[str]:
+    """What the user should know about this answer: the words that mini does not know."""
+    from arr_coc.qwen.turns import is_mini, outside_words
 
-    unknown = outside_words(loaded.processor.tokenizer, question)
-    if not unknown:
+    if not is_mini(loaded.processor.tokenizer):
         return []
-    return [f"mini only knows drawn scenes, and not the words: {', '.join(unknown)}"]
+    unknown = outside_words(loaded.processor.tokenizer, question)
+    return [f"mini only knows drawn scenes, and not the words: {', '.join(unknown)}"] if unknown else []
 
 
 def summary(answer: "Answer") -> str:
@@ -124,8 +128,6 @@ def write_overlay(path: Path, loaded: "ARRCOCQwen", images: list[Path], question
     from arr_coc.qwen.processor import Conversation, encode, text_ids
     from arr_coc.viewing import heat_overlay, kept_overlay
 
-    if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
-        raise ValueError(f"{path.name}: an overlay is a picture; end its name in .png, .jpg or .webp")
     pictures = [read_image(image) for image in images]
     if answer.tokens_kept < answer.tokens_total:
         drawn = kept_overlay(pictures[0], answer.selection[0].mask)

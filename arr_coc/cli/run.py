@@ -19,6 +19,9 @@ def run(arguments: list[str]) -> int:
         return end.code if isinstance(end.code, int) else EXIT_UNEXPECTED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except OSError as error:
+        print(f"arr-coc: {error.filename or ''}: {error.strerror or error}".replace(": :", ":"), file=sys.stderr)
+        return EXIT_BAD_INPUT
     except ValueError as error:
         print(f"arr-coc: {error}", file=sys.stderr)
         return EXIT_NO_MODEL if type(error).__name__ == "ModelNotFound" else EXIT_BAD_INPUT

@@ -21,7 +21,7 @@ from arr_coc.scenes import Question, Scene, draw_scene, make_scene
 
 PER_IMAGE = 6  # questions asked about one scene
 SPARSE_SHARE = 0.25  # share of the cells KEPT in the sparse figures
-# Families that need letters to be read.
+# Families whose answer is a text of the image; charts need heights and places as well.
 READING = ("read_sign", "title", "lookup", "grey_text")
 
 
@@ -72,7 +72,7 @@ def blind_rows(asked: Sequence[Asked]) -> list[Row]:
 
 
 def shuffled_rows(asked: Sequence[Asked]) -> list[Row]:
-    """The image of another scene of the same size and layout kind at random."""
+    """The image of the next scene, of the same size and any layout."""
     return [Row(asked[(n + 1) % len(asked)].image, tuple(q.text for q in a.questions)) for n, a in enumerate(asked)]
 
 

@@ -15,13 +15,16 @@ from arr_coc.qwen.encoding import cells_of
 def answer_attention(model: Any, inputs: dict[str, Tensor], answer_ids_T: Tensor) -> list[Tensor]:
     """Attention of the answer's tokens on each image of one conversation, `[H, W]`, mean over heads and layers, peak 1.
 
-    Runs the stock model once more over prompt and answer, with eager attention, which alone shows its weights; the
-    attention of the whole model is switched for that long, so do not call it beside a running generation.
+    Runs the stock model once more over prompt and answer; without an answer, the last token of the prompt is asked.
+    Only eager attention shows its weights: the language model is switched to it for that long, so do not call this beside a
+    running generation.
     """
-    ids = torch.cat([inputs["input_ids"], answer_ids_T.view(1, -1).to(inputs["input_ids"])], dim=1).to(model.device)
+    prompt = inputs["input_ids"]
+    ids = torch.cat([prompt, answer_ids_T.view(1, -1).to(prompt)], dim=1).to(model.device)
     is_image_L = ids[0] == model.config.image_token_id
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    text = model.model.language_model
+    before = text.config._attn_implementation
+    text.set_attn_implementation("eager")
     try:
         output = model(
             input_ids=ids,
@@ -33,9 +36,9 @@ def answer_attention(model: Any, inputs: dict[str, Tensor], answer_ids_T: Tensor
             logits_to_keep=1,
         )
     finally:
-        model.set_attn_implementation(before)
+        text.set_attn_implementation(before)
     # The token before each answer token predicts it: its row says where that came from.
-    rows = slice(inputs["input_ids"].shape[1] - 1, ids.shape[1] - 1)
+    rows = slice(prompt.shape[1] - 1, max(prompt.shape[1], ids.shape[1] - 1))
     mean_L = torch.stack([layer[0, :, rows].float().mean((0, 1)) for layer in output.attentions]).mean(0)
     grids = cells_of(inputs["image_grid_thw"], model.config.vision_config.spatial_merge_size)
     per_image = mean_L[is_image_L].split([height * width for height, width in grids])

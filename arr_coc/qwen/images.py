@@ -2,6 +2,7 @@
 
 import os
 import struct
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,9 +22,11 @@ ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray
 
 def read_image(image: ImageLike) -> Image.Image:
     """A path, a Pillow image or a uint8 array `[h, w, 3]` -> RGB, upright, transparency on white."""
-    name = Path(image).name if isinstance(image, (str, os.PathLike)) else "the image"
+    name = (Path(image).name or str(image)) if isinstance(image, (str, os.PathLike)) else "the image"
     try:
-        return _read(image, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit follows, and is lower
+            return _read(image, name)
     except Image.DecompressionBombError:
         raise ValueError(f"{name}: more pixels than any allowed image; resize it first") from None
     except UnidentifiedImageError:
@@ -64,7 +67,7 @@ def image_tensor(image: ImageLike | Tensor) -> Tensor:
 
 
 def _open(path: Path) -> Image.Image:
-    name = path.name
+    name = path.name or str(path)
     if not path.is_file():
         raise ValueError(f"{name}: no such image file; check the path")
     if path.stat().st_size > MOST_BYTES:

@@ -80,9 +80,14 @@ def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: An
     return model.to(device).eval()
 
 
+def _shown(base: str) -> str:
+    """A hub id whole, a folder by its name alone."""
+    return base if base.count("/") == 1 and not Path(base).exists() else Path(base).name
+
+
 def _not_found(base: str) -> ModelNotFound:
     ways = f"{' or '.join(EMBEDDED)}, a folder with a Qwen3-VL, or a hub id such as Qwen/Qwen3-VL-2B-Instruct"
-    return ModelNotFound(f"no model {Path(base).name!r} with safetensors weights: give {ways} (reachable or cached)")
+    return ModelNotFound(f"no model {_shown(base)!r} with safetensors weights: give {ways} (reachable or cached)")
 
 
 def _check_files(folder: Path) -> None:

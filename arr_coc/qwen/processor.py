@@ -4,7 +4,6 @@ B conversations, L tokens of the longest.
 """
 
 import importlib
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from transformers import AutoProcessor, AutoTokenizer, Qwen3VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.qwen.positions import ChatTokens
+from arr_coc.qwen.turns import cut_tokens
 
 
 class ImageOnlyProcessor(Qwen3VLProcessor):
@@ -126,11 +126,6 @@ def _encode_one(
 
 
 def text_ids(tokenizer: Any, text: str) -> list[int]:
-    """Ids of a user's text; what looks like a special or added token is spelled out as the text that it is.
-
-    Such strings are cut after their first character and the parts tokenised apart, so that none is ever seen whole.
-    """
-    names = [token.content for token in tokenizer.added_tokens_decoder.values() if len(token.content) > 1]
-    cuts = [found.start() + 1 for found in re.finditer("|".join(map(re.escape, names)), text)] if names else []
-    parts = [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
+    """Ids of a user's text; what looks like a special or added token is spelled out as the text that it is."""
+    parts = cut_tokens(text, [token.content for token in tokenizer.added_tokens_decoder.values()])
     return [index for part in parts for index in tokenizer(part, add_special_tokens=False)["input_ids"]]

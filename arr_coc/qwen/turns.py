@@ -6,11 +6,23 @@
 The first line is the prefix of `qwen.batched`, the second a turn; nothing stands between them.
 """
 
+import itertools
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 IGNORE = -100  # label of tokens that carry no loss
+
+
+def cut_tokens(text: str, names: Sequence[str]) -> list[str]:
+    """`text` in parts, cut after the first character of every name in it, so that no part holds one whole.
+
+    Tokenised apart, what looks like a special or added token is spelled out as the text that it is.
+    """
+    names = [name for name in names if len(name) > 1]
+    cuts = [found.start() + 1 for found in re.finditer("|".join(map(re.escape, names)), text)] if names else []
+    return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
 class Turns:
@@ -20,6 +32,7 @@ class Turns:
         # `backend_tokenizer.encode` is an order of magnitude faster than the tokenizer's own call.
         self._encode = lru_cache(maxsize=65536)(self._encode_text)
         self._backend = tokenizer.backend_tokenizer
+        self._special_names = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
         self.lead_ids = self._special("<|im_start|>user\n<|vision_start|>")
         self.end_id = self._special("<|vision_end|>")[0]
         self.stop_id = self._special("<|im_end|>")[0]
@@ -31,8 +44,8 @@ class Turns:
 
     def _encode_text(self, text: str) -> tuple[int, ...]:
         """User text; special tokens are not read out of it, for a question is never part of the template."""
-        parts = text.replace("<|", "< |")
-        return tuple(self._backend.encode(parts, add_special_tokens=False).ids)
+        parts = cut_tokens(text, self._special_names)
+        return tuple(index for part in parts for index in self._backend.encode(part, add_special_tokens=False).ids)
 
     def prompt(self, question: str) -> tuple[int, ...]:
         """The turn up to the place where the answer begins."""
@@ -50,11 +63,20 @@ class Turns:
         return str(self._backend.decode(ids, skip_special_tokens=True)).strip()
 
 
+MINI_ENTRIES = 1536  # mini's vocabulary is smaller than this, any Qwen's a hundred times larger
+
+
+def is_mini(tokenizer: Any) -> bool:
+    """Whether this is the tokenizer of the embedded model, by its size."""
+    return len(tokenizer) <= MINI_ENTRIES
+
+
 def outside_words(tokenizer: Any, text: str) -> list[str]:
     """Words of `text` that mini does not know, in order. Upper-case words and single letters are free.
 
     `tokenizer` is what AutoTokenizer loads from mini's folder.
     """
     vocabulary = tokenizer.get_vocab()
-    words = re.findall(r"[^\W\d_]+", text)
+    special = "|".join(re.escape(token.content) for token in tokenizer.added_tokens_decoder.values())
+    words = re.findall(r"[^\W\d_]+", re.sub(special, " ", text))
     return [w for w in words if len(w) > 1 and not w.isupper() and w not in vocabulary]

@@ -19,6 +19,9 @@ from arr_coc.selectors.interface import Selector, View, register
 from arr_coc.timing import Stopwatch
 
 TENSIONS = (0.5, 0.25, 0.0)  # particularize, explore, diversify
+# A map stretched to [0, 1] is peaked already. On mini's scenes this gives "auto" 17 to 42 % of the cells, median 31 %;
+# the layer's own steepness would give 2 %, under every floor.
+STEEPNESS = 5.0
 
 
 def word_match(visual_BND: Tensor, question: Question) -> Tensor:
@@ -52,4 +55,4 @@ class TrainingFreeSelector(Selector):
 
 @register("training_free")
 def make(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return TrainingFreeSelector(TokenAllocator(config.min_tokens, config.max_tokens))
+    return TrainingFreeSelector(TokenAllocator(config.min_tokens, config.max_tokens, STEEPNESS))

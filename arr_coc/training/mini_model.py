@@ -106,7 +106,7 @@ def write_assets(folder: Path, words: tuple[str, ...], template: Path | None = N
         "max_new_tokens": MAX_ANSWER,
     }
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
-    size = {"shortest_edge": 64 * 64, "longest_edge": 2048 * 2048}  # pixels in all, as Qwen counts them
+    size = {"shortest_edge": 64 * 64, "longest_edge": 1024 * 1024}  # pixels in all, as Qwen counts them
     pixels = {
         "processor_class": "Qwen3VLProcessor",
         "do_convert_rgb": True,

@@ -12,10 +12,10 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from arr_coc.knowing import InformationScorer, PerspectivalScorer
+from arr_coc.qwen.cells import CELL
 from arr_coc.qwen.images import ImageLike, image_tensor, read_image
 from arr_coc.texture import texture_pyramid
 
-CELL = 32  # px of the image per cell
 TILE = 240  # px of the longer side of a tile
 MARGIN, CAPTION = 12, 26
 PAPER, INK = (250, 250, 248), (40, 40, 44)
