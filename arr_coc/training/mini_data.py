@@ -11,6 +11,7 @@ import resource
 import shutil
 import warnings
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
 from arr_coc.qwen.turns import Turns
-from arr_coc.scenes import Question, Scene, draw_scene, make_scene
+from arr_coc.scenes import Question, Scene, draw_scene
+from arr_coc.scenes.draft import PLAIN, Draft, Style
+from arr_coc.scenes.fonts import PRACTICE_FONTS
+from arr_coc.scenes.making import lay_scene
+from arr_coc.training.binding import binding_question
 from arr_coc.training.letters import letter_sheet
+from arr_coc.training.links import links_of
 from arr_coc.training.listing import list_question
 from arr_coc.training.mini_config import MiniTrainConfig
 from arr_coc.training.packing import PackedText, pack_row
+from arr_coc.training.practice import practice_questions
 from arr_coc.training.targets import CLASSES, dense_targets
 
 USES = ("dense", "sparse")
@@ -53,23 +60,40 @@ class MiniBatches(Dataset[Batch]):
         for row in range(images):
             sheet = rng.random() < config.sheet_share(progress, width, height)
             families = config.focus if rng.random() < config.focus_share else None
-            scene, pixels = _scene(first + row, (width, height), config.crowd(progress), families, sheet)
-            batch.add(row, scene, pixels, rng, config.list_share(progress))
+            style = _style(rng) if config.style_share and rng.random() < config.style_share else PLAIN
+            drawn = _scene(first + row, (width, height), config.crowd(progress), families, sheet, style)
+            batch.add(row, drawn, rng, config.list_share(progress))
         return batch.tensors()
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A scene with its pixels and, unless it is a sheet of letters, the draft behind it."""
+
+    scene: Scene
+    pixels: np.ndarray
+    draft: Draft | None
+
+
+def _style(rng: np.random.Generator) -> Style:
+    return Style(PRACTICE_FONTS, mirrored=bool(rng.random() < 0.5))
+
+
 def _scene(
-    seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None, sheet: bool
-) -> tuple[Scene, np.ndarray]:
+    seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None, sheet: bool, style: Style
+) -> _Drawn:
     """Scene and pixels; the next seed where one fails, for a single scene must not end a run of millions."""
     for attempt in range(5):
         try:
             number = seed + attempt * SEEDS_PER_BATCH // 2
-            scene = letter_sheet(number, size) if sheet else make_scene(number, "train", size, None, crowd, families)
-            return scene, draw_scene(scene)
+            if sheet:
+                scene = letter_sheet(number, size, style)
+                return _Drawn(scene, draw_scene(scene), None)
+            scene, draft = lay_scene(number, "train", size, None, crowd, families, style)
+            return _Drawn(scene, draw_scene(scene), draft)
         except Exception as error:
             warnings.warn(f"scene {seed} at {size} was left out: {error!r}", stacklevel=2)
-            families, sheet = None, False
+            families, sheet, style = None, False, PLAIN
     raise RuntimeError(f"five scenes after {seed} at {size} failed: see the warnings above")
 
 
@@ -84,18 +108,35 @@ class _Builder:
         self.cells = np.empty((images, budget), np.int64)
         self.text = {use: PackedText.empty(images, config.text_tokens, turns.pad_id) for use in USES}
 
-    def add(self, row: int, scene: Scene, pixels: np.ndarray, rng: np.random.Generator, listing: float) -> None:
-        self.images[row] = pixels
-        self.targets[row] = dense_targets(scene.elements, *self.grid)
-        order = [scene.questions[number] for number in rng.permutation(len(scene.questions))]
-        everything = list_question(scene, rng) if rng.random() < listing else None
-        if everything is not None:
-            order.insert(0, everything)
+    def add(self, row: int, drawn: _Drawn, rng: np.random.Generator, listing: float) -> None:
+        self.images[row] = drawn.pixels
+        links = links_of(drawn.draft) if drawn.draft else ()
+        self.targets[row] = dense_targets(drawn.scene.elements, *self.grid, links)
+        order = self._ordered(drawn, rng, listing)
         dense = pack_row(self.text["dense"], row, order[: self.config.questions], self.turns)
         left = [q for q in order if q not in dense] + dense  # new questions first
         asked, evidence = _within_budget(left, self.config.questions, self.budget, self.grid)
         pack_row(self.text["sparse"], row, asked, self.turns)
+        if self.config.distractor_share and rng.random() < self.config.distractor_share:
+            evidence = _with_distractors(evidence, asked, self.budget, self.grid, rng)
         self.cells[row] = _fill(evidence, self.budget, self.grid, rng)
+
+    def _ordered(self, drawn: _Drawn, rng: np.random.Generator, listing: float) -> list[Question]:
+        """All questions about a scene: a list and pairs first where the dice say so, the others in any order.
+
+        Further pairs come last: the sparse use of a row takes what the dense one left over.
+        """
+        config, draft, questions = self.config, drawn.draft, list(drawn.scene.questions)
+        if draft and config.practice:
+            questions += practice_questions(draft, config.practice, config.practice_most, questions)
+        order = [questions[number] for number in rng.permutation(len(questions))]
+        everything = list_question(drawn.scene, rng) if rng.random() < listing else None
+        first = last = None
+        if draft and config.binding_share and rng.random() < config.binding_share:
+            first, last = binding_question(draft, rng), binding_question(draft, rng)
+        if last == first:
+            last = None
+        return [question for question in (everything, first, *order, last) if question is not None]
 
     def tensors(self) -> Batch:
         batch = {
@@ -123,6 +164,15 @@ def _within_budget(
             asked.append(question)
             union = wider
     return asked, union
+
+
+def _with_distractors(
+    evidence: set[int], asked: Sequence[Question], budget: int, grid: tuple[int, int], rng: np.random.Generator
+) -> set[int]:
+    """`evidence` and cells of the distractors of `asked`, at random where `budget` cells cannot hold them all."""
+    others = sorted(boxes_cells([box for q in asked for box in q.distractors], *grid) - evidence)
+    room = budget - len(evidence)
+    return evidence | {others[int(k)] for k in rng.permutation(len(others))[:room]}
 
 
 def _fill(evidence: set[int], budget: int, grid: tuple[int, int], rng: np.random.Generator) -> list[int]:
