@@ -31,7 +31,7 @@ from arr_coc.training.checkpoints import (
 )
 from arr_coc.training.dense_head import HEAD, load_head, save_head
 from arr_coc.training.mini_config import MiniTrainConfig, read_config
-from arr_coc.training.mini_data import USES, MiniBatches, batch_stream
+from arr_coc.training.mini_data import USES, MiniBatches, batch_stream, moved
 from arr_coc.training.mini_model import count_parameters, mini_config, new_model
 from arr_coc.training.mini_step import Learner
 from arr_coc.training.profiling import profile_steps
@@ -87,10 +87,11 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
         profile_steps(learner, {k: v.to(device) for k, v in waiting.items()}, places.out / "profile.txt")
     clock.start()
 
+    side = torch.cuda.Stream() if device.type == "cuda" else None
     first, images, waited, noted = step, 0, 0.0, time.monotonic()
     saved = evaluated = noted
     while waiting is not None and clock.progress(step) < 1.0:
-        batch = {name: value.to(device, non_blocking=True) for name, value in waiting.items()}
+        batch = moved(waiting, device, side)
         found = {}
         for use in USES:
             found[use] = learner.step(batch, use, config.rate(step, clock.progress(step)))

@@ -203,3 +203,16 @@ def batch_stream(batches: MiniBatches, first: int, last: int, pin: bool) -> Gene
         multiprocessing_context="fork" if workers else None,
     )
     yield from loader
+
+
+def moved(batch: Batch, device: torch.device, side: Any | None) -> Batch:
+    """`batch` on the device. Copied on the CUDA stream `side`, so that the step before goes on meanwhile."""
+    if side is None:
+        return {name: value.to(device) for name, value in batch.items()}
+    with torch.cuda.stream(side):
+        there = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+    now: Any = torch.cuda.current_stream()
+    now.wait_stream(side)
+    for value in there.values():
+        value.record_stream(now)  # its memory belongs to `side`, but `now` reads it
+    return there
