@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from arr_coc.qwen.cells import boxes_cells
 from arr_coc.qwen.turns import Turns, outside_words
 from arr_coc.scenes.draft import Style
-from arr_coc.scenes.fonts import PRACTICE_FONTS, UNSEEN_FONTS, char_mask
+from arr_coc.scenes.fonts import PRACTICE_FILES, PRACTICE_FONTS, UNSEEN_FONTS, char_mask, load_font
 from arr_coc.scenes.making import lay_scene, make_scene
 from arr_coc.scenes.phrasings import PHRASINGS
 from arr_coc.training.binding import WAYS, binding_question
@@ -23,7 +23,7 @@ from arr_coc.training.letters import letter_sheet
 from arr_coc.training.links import LINK_WORDS, links_of
 from arr_coc.training.mini import ASSETS
 from arr_coc.training.mini_config import MiniTrainConfig, read_config
-from arr_coc.training.mini_data import MiniBatches
+from arr_coc.training.mini_data import MiniBatches, _within_budget
 from arr_coc.training.mini_step import label_loss
 from arr_coc.training.practice import practice_questions
 from arr_coc.training.targets import CLASSES, FIRST_LINK, dense_targets
@@ -190,24 +190,23 @@ def test_a_smaller_head_is_widened(tmp_path):
 
 
 def test_distractors_stay_in_sparse_rows(tokenizer):
-    turns, kept = Turns(tokenizer), {}
-    for share in (0.0, 1.0):
+    questions = make_scene(2, "train", (512, 512), families=("chart",)).questions
+    plain, _ = _within_budget(questions, 6, 256, (16, 16))
+    asked, kept = _within_budget(questions, 6, 256, (16, 16), searching=True)
+    assert asked == plain == list(questions)
+    assert boxes_cells([box for q in questions for box in (*q.evidence, *q.distractors)], 16, 16) == kept
+    few, cells = _within_budget(questions, 6, 20, (16, 16), searching=True)
+    assert len(few) < len(questions)
+    assert len(cells) <= 20
+
+    def cells_at(share):
         config = MiniTrainConfig(
-            cells_per_batch=1024,
-            sizes=((256, 256, 1.0),),
-            early_sizes=(),
-            curriculum=(0, 0),
-            focus=("chart",),
-            focus_share=1.0,
-            questions=1,
-            list_shares=(0.0, 0.0),
-            sparse_shares=(0.4,),
-            distractor_share=share,
+            cells_per_batch=1024, sizes=((256, 256, 1.0),), early_sizes=(), curriculum=(0, 0), distractor_share=share
         )
-        kept[share] = MiniBatches(config, turns)[0]["cells"].numpy()
-        assert (np.diff(kept[share], axis=1) > 0).all()
-    assert kept[0.0].shape == kept[1.0].shape
-    assert not np.array_equal(kept[0.0], kept[1.0])
+        return MiniBatches(config, Turns(tokenizer))[0]["cells"].numpy()
+
+    assert (np.diff(cells_at(1.0), axis=1) > 0).all()
+    assert not np.array_equal(cells_at(0.0), cells_at(1.0))
 
 
 @pytest.mark.parametrize("name", ["mini-4-binding", "mini-5-all"])
@@ -221,6 +220,14 @@ def test_prepared_configs_make_batches(tokenizer, name):
     assert all(torch.equal(batch[key], again[key]) for key in batch)
     assert (batch["dense_text"][1] >= config.questions - 2).any()
     assert batch["targets"][..., FIRST_LINK:].any()
+
+
+def test_a_missing_practice_font_is_named_at_once(tokenizer, monkeypatch):
+    monkeypatch.setitem(PRACTICE_FILES, "modern", "nowhere.ttf")
+    load_font.cache_clear()
+    MiniBatches(MiniTrainConfig(), Turns(tokenizer))
+    with pytest.raises(ValueError, match=r"no nowhere\.ttf in"):
+        MiniBatches(MiniTrainConfig(style_share=0.1), Turns(tokenizer))
 
 
 def test_unknown_kinds_are_refused():

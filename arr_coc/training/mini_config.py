@@ -49,7 +49,7 @@ class MiniTrainConfig:
     practice_most: int = 4
     """Further questions of `practice` per scene at most."""
     distractor_share: float = 0.0
-    """Share of sparse rows that keep the distractors of their questions too, as far as the budget goes."""
+    """Share of sparse rows that keep the distractors of their questions too, and ask as many as fit with them."""
     style_share: float = 0.0
     """Share of scenes and sheets written in the practice fonts, half of them with labels on the other side."""
     cells_per_batch: int = 65_536
@@ -88,7 +88,7 @@ class MiniTrainConfig:
     checkpoint_every: float = 120.0
     """Seconds between checkpoints."""
     profile: bool = False
-    """Write where the time of four steps goes to `profile.txt` in the run's folder, before the first step."""
+    """Write where the time of a dense and a sparse step goes to `profile.txt` in the run's folder, before training."""
     hidden: int = 256
     layers: tuple[int, int] = (6, 7)
     """Vision and text layers."""

@@ -22,7 +22,7 @@ from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
 from arr_coc.qwen.turns import Turns
 from arr_coc.scenes import Question, Scene, draw_scene
 from arr_coc.scenes.draft import PLAIN, Draft, Style
-from arr_coc.scenes.fonts import PRACTICE_FONTS
+from arr_coc.scenes.fonts import PRACTICE_FILES, PRACTICE_FONTS, load_font
 from arr_coc.scenes.making import lay_scene
 from arr_coc.training.binding import binding_question
 from arr_coc.training.letters import letter_sheet
@@ -44,6 +44,8 @@ class MiniBatches(Dataset[Batch]):
     def __init__(self, config: MiniTrainConfig, turns: Turns, progress: Any | None = None) -> None:
         """`progress` is a shared number that the loop keeps (runs by the clock); None: by the step."""
         self.config, self.turns, self.progress = config, turns, progress
+        for font in PRACTICE_FILES if config.style_share else ():
+            load_font(font, 16)  # a missing one is named now, not in every second scene
 
     def __getitem__(self, index: int) -> Batch:
         config = self.config
@@ -115,11 +117,12 @@ class _Builder:
         order = self._ordered(drawn, rng, listing)
         dense = pack_row(self.text["dense"], row, order[: self.config.questions], self.turns)
         left = [q for q in order if q not in dense] + dense  # new questions first
-        asked, evidence = _within_budget(left, self.config.questions, self.budget, self.grid)
+        searching = self.config.distractor_share > 0 and rng.random() < self.config.distractor_share
+        asked, needed = _within_budget(left, self.config.questions, self.budget, self.grid, searching)
+        if not asked:
+            asked, needed = _within_budget(left, self.config.questions, self.budget, self.grid)
         pack_row(self.text["sparse"], row, asked, self.turns)
-        if self.config.distractor_share and rng.random() < self.config.distractor_share:
-            evidence = _with_distractors(evidence, asked, self.budget, self.grid, rng)
-        self.cells[row] = _fill(evidence, self.budget, self.grid, rng)
+        self.cells[row] = _fill(needed, self.budget, self.grid, rng)
 
     def _ordered(self, drawn: _Drawn, rng: np.random.Generator, listing: float) -> list[Question]:
         """All questions about a scene: a list and pairs first where the dice say so, the others in any order.
@@ -153,26 +156,21 @@ class _Builder:
 
 
 def _within_budget(
-    questions: Sequence[Question], most: int, budget: int, grid: tuple[int, int]
+    questions: Sequence[Question], most: int, budget: int, grid: tuple[int, int], searching: bool = False
 ) -> tuple[list[Question], set[int]]:
-    """The first `most` questions whose evidence fits into `budget` cells together, and those cells."""
+    """The first `most` questions whose evidence fits into `budget` cells together, and those cells.
+
+    With `searching` their distractors must fit too, so that the evidence has to be told from them.
+    """
     asked: list[Question] = []
     union: set[int] = set()
     for question in questions:
-        wider = union | boxes_cells(question.evidence, *grid)
+        boxes = (*question.evidence, *question.distractors) if searching else question.evidence
+        wider = union | boxes_cells(boxes, *grid)
         if len(wider) <= budget and len(asked) < most:
             asked.append(question)
             union = wider
     return asked, union
-
-
-def _with_distractors(
-    evidence: set[int], asked: Sequence[Question], budget: int, grid: tuple[int, int], rng: np.random.Generator
-) -> set[int]:
-    """`evidence` and cells of the distractors of `asked`, at random where `budget` cells cannot hold them all."""
-    others = sorted(boxes_cells([box for q in asked for box in q.distractors], *grid) - evidence)
-    room = budget - len(evidence)
-    return evidence | {others[int(k)] for k in rng.permutation(len(others))[:room]}
 
 
 def _fill(evidence: set[int], budget: int, grid: tuple[int, int], rng: np.random.Generator) -> list[int]:
