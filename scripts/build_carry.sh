@@ -14,10 +14,10 @@ from pathlib import Path
 
 import matplotlib
 
-from arr_coc.scenes.fonts import FILES
+from arr_coc.scenes.fonts import FILES, PRACTICE_FILES
 
 source = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-for name in (*FILES.values(), "LICENSE_DEJAVU", "LICENSE_STIX"):
+for name in (*FILES.values(), *PRACTICE_FILES.values(), "LICENSE_DEJAVU", "LICENSE_STIX"):
     shutil.copyfile(source / name, Path("carry/fonts") / name)
 PY
 du -sh carry

@@ -89,6 +89,25 @@ def test_loss_falls(tmp_path):
     assert sum(answers[-3:]) < 0.85 * sum(answers[:3])
 
 
+def test_a_profile_is_written_and_changes_no_weight(whole, tmp_path):
+    run(tiny(2, learning_rate=0.0, profile=True), tmp_path, init_from=whole[0])
+    text = (tmp_path / "profile.txt").read_text()
+    assert "dense: " in text
+    assert "sparse: " in text
+    old, new = (load_file(f / "model-00001-of-00001.safetensors") for f in (whole[0], tmp_path))
+    assert all(torch.equal(old[name], new[name]) for name in old)
+
+
+def test_the_head_has_a_rate_of_its_own():
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS)
+    config, turns = tiny(2, head_rate=5.0), Turns(tokenizer)
+    model = new_model(mini_config(tokenizer.get_vocab(), config.hidden, config.layers), seed=0)
+    learner = Learner(config, model, turns, torch.device("cpu"))
+    learner.step(MiniBatches(config, turns)[0], "dense", 1e-3)
+    assert [group["lr"] for group in learner.optimizer.param_groups] == pytest.approx([1e-3, 1e-3, 5e-3, 5e-3])
+    assert sum(len(group["params"]) for group in learner.optimizer.param_groups) == len(learner.names)
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     for step in (1, 2):
         save_checkpoint(tmp_path, step, {"model": {"a": torch.ones(3)}}, {"step": step})

@@ -22,6 +22,12 @@ def mini(
     init_from: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Start from the weights in this folder.")
     ] = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="Start from the dense head in this file, not beside the weights."
+        ),
+    ] = None,
     seconds: Annotated[float | None, typer.Option(min=1, help="Time budget; the schedule follows the clock.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that draw scenes.")] = None,
@@ -37,5 +43,5 @@ def mini(
     from arr_coc.training.mini_config import read_config
 
     settings = read_config(config, seconds=seconds, steps=steps, workers=workers, seed=seed)
-    places = Places(out, out / "checkpoints", init_from=init_from)
+    places = Places(out, out / "checkpoints", init_from=init_from, head=head)
     train_mini(settings, places, lambda line: typer.echo(line, err=True))

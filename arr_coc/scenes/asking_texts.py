@@ -118,8 +118,13 @@ def ask_lookup(draft: Draft) -> Question | None:
         return None
     row = draft.rng.choice(draft.rows)
     column = draft.rng.choice(sorted(row.values))
-    value = row.values[column]
     inverse = row.word != "total" and draft.rng.random() < 0.25
+    return lookup_question(draft, row, column, inverse)
+
+
+def lookup_question(draft: Draft, row: Row, column: str, inverse: bool) -> Question:
+    """The value of a row, or by its value the row (`inverse`; never the total)."""
+    value = row.values[column]
     text = (_inverse_lookup if inverse else _forward_lookup)(draft, row, column)
     header = (draft.headers[column].box,) if column in draft.headers else ()
     used = (row.label.box, value.box)
@@ -144,7 +149,7 @@ def ask_exists_row(draft: Draft) -> Question | None:
     return Question(phrase(rng, draft.split, "exists_row", g=absent, d=draft.page), "no", "exists", (), labels)
 
 
-def _chart_extreme(draft: Draft) -> Question | None:
+def chart_extreme(draft: Draft) -> Question | None:
     """As in "Which month is highest?": every bar is compared, one label is read."""
     high = draft.rng.random() < 0.6
     ordered = sorted(draft.bars, key=lambda b: b.value, reverse=high)
@@ -157,13 +162,15 @@ def _chart_extreme(draft: Draft) -> Question | None:
     return Question(text, bar.word, "chart", evidence, tuple(b.label.box for b in ordered[1:]))
 
 
-def _chart_value(draft: Draft, bar: Bar) -> Question:
+def chart_value(draft: Draft, bar: Bar) -> Question:
+    """As in "What is the value of May?"."""
     text = phrase(draft.rng, draft.split, "bar_value", b=bar.word)
     rest = tuple(b.tip for b in draft.bars if b is not bar)
     return Question(text, str(bar.value), "chart", (bar.label.box, bar.tip, *bar.scale), rest)
 
 
-def _chart_inverse(draft: Draft, bar: Bar) -> Question | None:
+def chart_inverse(draft: Draft, bar: Bar) -> Question | None:
+    """As in "Which month has the value 17?", if no other bar has it."""
     if sum(b.value == bar.value for b in draft.bars) > 1:
         return None
     text = phrase(draft.rng, draft.split, "which_bar", l=draft.bar_noun, n=str(bar.value))
@@ -177,5 +184,5 @@ def ask_chart(draft: Draft) -> Question | None:
         return None
     bar, way = draft.rng.choice(draft.bars), draft.rng.random()
     if way < 0.4:
-        return _chart_extreme(draft)
-    return _chart_value(draft, bar) if way < 0.8 else _chart_inverse(draft, bar)
+        return chart_extreme(draft)
+    return chart_value(draft, bar) if way < 0.8 else chart_inverse(draft, bar)

@@ -8,7 +8,6 @@ from .fonts import set_text
 from .layouts import scatter
 from .names import COLOURS, DAYS, GOODS, MONTHS
 from .palette import jittered, visible_colours
-from .signs import any_font
 from .types import RGB, Box, Element
 
 _LINE = (150, 150, 150)
@@ -46,7 +45,7 @@ def _plan(draft: Draft, ground: RGB) -> _Plan:
     inks = visible_colours((ground,), draft.hard)
     one_colour = rng.random() < 0.4 or count > len(inks)
     colours = [rng.choice(inks)] * count if one_colour else rng.sample(inks, count)
-    return _Plan(words, labels, noun, values, top, step, colours, any_font(draft), draft.text_px(most=0.7))
+    return _Plan(words, labels, noun, values, top, step, colours, draft.any_font(), draft.text_px(most=0.7))
 
 
 def _put_bar(draft: Draft, box: Box, colour: str) -> Element:
@@ -112,7 +111,9 @@ def lay_chart(draft: Draft) -> bool:
         return False
     plan, area, px = plot.plan, plot.area, plot.plan.px
     left = area[0] + (plot.size(str(plan.top))[0] + 10 if plan.step else 0)
-    base, top = area[3] - round(px * 1.5), area[1] + round(px * 1.4)
+    over = draft.style.mirrored  # labels above the bars, not below them
+    base, top = area[3] - (4 if over else round(px * 1.5)), area[1] + round(px * (2.9 if over else 1.4))
+    line = area[1] + px if over else base + round(px * 1.2)
     least = max(max(plot.size(t)[0] for t in plan.labels) + px // 2, 18)
     if not plot.keep((area[2] - left) // least) or base - top < 40:
         return False
@@ -130,8 +131,8 @@ def lay_chart(draft: Draft) -> bool:
         middle, y = left + round((k + 0.5) * slot), base - round(value * unit)
         half = max(4, round(slot * 0.3))
         element = _put_bar(draft, (middle - half, y, middle + half, base), plan.colours[k])
-        below = base + round(px * 1.2), middle - plot.size(label)[0] // 2
-        text = draft.put_line(label, plan.font, px, below[1], below[0], plot.word, plot.ink)
+        start = middle - plot.size(label)[0] // 2
+        text = draft.put_line(label, plan.font, px, start, line, plot.word, plot.ink)
         scale: tuple[Box, ...]
         if ticked:
             scale = (ticks[value].box, (left, y, max(left + 1, middle - half), y + 1))

@@ -4,7 +4,6 @@ from .draft import Draft, Row
 from .fonts import set_text
 from .layouts import scatter
 from .names import GOODS, GOODS_COLUMNS, PEOPLE, PEOPLE_COLUMNS
-from .signs import any_font
 from .splits import sign_word
 from .types import Box, Element
 
@@ -19,7 +18,7 @@ def title_words(draft: Draft, most: int = 3) -> str:
 
 def put_title(draft: Draft, page: str, text: str, px: int, box: Box, ground: tuple[int, int, int]) -> bool:
     """Set the title centred in the top of `box`, smaller or shorter until it fits; False if it cannot."""
-    font = any_font(draft)
+    font = draft.any_font()
     while set_text(text, font, px).width > box[2] - box[0] - 12:
         if px > 16:
             px -= 2
@@ -104,7 +103,7 @@ def _choose_cells(draft: Draft, count: int) -> tuple[list[str], list[str], list[
 
 def _put_cells(draft: Draft, lines: list[list[str]], px: int, heading: int) -> list[list[Element]] | None:
     """Draw a ruled sheet of cells, `heading` pixels left free on top; None when it does not fit."""
-    font = any_font(draft)
+    font = draft.any_font()
     step = round(px * draft.rng.uniform(0.7, 1.2))
     widths = [max(set_text(line[c], font, px).width for line in lines) + step for c in range(len(lines[0]))]
     pitch = round(px * draft.rng.uniform(1.5, 1.9))
@@ -137,9 +136,11 @@ def _lay_table(draft: Draft, wide: bool) -> bool:
     while count >= 2:
         words, columns, lines = _choose_cells(draft, min(count, 4) if wide else count)
         across = [list(column) for column in zip(*lines, strict=True)] if wide else lines
+        turn = -1 if draft.style.mirrored else 1  # -1: the label column comes last
         heading = round(px * 1.8) if draft.rng.random() < 0.5 else 0
-        cells = _put_cells(draft, across, px, heading)
+        cells = _put_cells(draft, [line[::turn] for line in across], px, heading)
         if cells is not None:
+            cells = [line[::turn] for line in cells]
             upright = [list(column) for column in zip(*cells, strict=True)] if wide else cells
             draft.headers = dict(zip(columns, upright[0][1:], strict=True))
             for word, line in zip(words, upright[1:], strict=True):
@@ -168,7 +169,7 @@ def _total(prices: list[str]) -> str:
 
 def _lay_receipt(draft: Draft, menu: bool) -> bool:
     """Shop name, goods and prices, a total; a menu has the prices in front and no total."""
-    rng, px, font = draft.rng, draft.text_px(most=0.85), any_font(draft)
+    rng, px, font = draft.rng, draft.text_px(most=0.85), draft.any_font()
     words = rng.sample(GOODS, draft.between(2, 8))
     lines = list(zip([w.capitalize() for w in words], _prices(draft, len(words)), strict=True))
     lines += [] if menu else [("Total", "00.00")]

@@ -15,6 +15,19 @@ from .types import RGB, Box, Element, Glyph, Mark, gap_between
 _CLUTTER = "~-/\\"
 
 
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How scenes for practice may differ from the world; the default is the world itself."""
+
+    fonts: tuple[str, ...] = ()
+    """Fonts to write with; (): those of the split."""
+    mirrored: bool = False
+    """Labels of tables stand at the right of their values, those of charts above the bars."""
+
+
+PLAIN = Style()
+
+
 @dataclass(slots=True)
 class Sign:
     """A text to read, on a coloured plate, a neutral one (plate = "") or none, perhaps beside a thing."""
@@ -59,6 +72,7 @@ class Draft:
     height: int
     hard: bool
     crowd: float
+    style: Style = PLAIN
     elements: list[Element] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     taken: list[Box] = field(default_factory=list)
@@ -81,7 +95,7 @@ class Draft:
         self.colours = visible_colours((self.background.low, self.background.high), self.hard)
         # Tossed once a scene: tossed per question, those that find no more to count would all end in noughts.
         self.may_count_none = self.rng.random() < 0.15
-        self.font = self.rng.choice(UNSEEN_FONTS if self.split == "unseen" else TRAIN_FONTS)
+        self.font = self.any_font()
 
     # ---- sizes ------------------------------------------------------------------------------------------
 
@@ -157,6 +171,10 @@ class Draft:
         return self.put_thing(colour, name, px, *at) if at else None
 
     # ---- texts ------------------------------------------------------------------------------------------
+
+    def any_font(self) -> str:
+        """A font that the split, or the style, may use."""
+        return self.rng.choice(self.style.fonts or (UNSEEN_FONTS if self.split == "unseen" else TRAIN_FONTS))
 
     def put_text(self, text: str, font: str, px: int, x: int, y: int, colour: str, ink: RGB) -> Element:
         """Place a line of text, the top left corner of its ink at (x, y)."""

@@ -22,6 +22,21 @@ FILES = {
 }
 TRAIN_FONTS = ("sans", "sans-bold", "serif", "serif-bold", "mono", "mono-bold")
 UNSEEN_FONTS = ("stix", "stix-bold")
+# Further fonts for practice alone: no split shows them, and none is of the family of UNSEEN_FONTS.
+PRACTICE_FILES = {
+    "sans-oblique": "DejaVuSans-Oblique.ttf",
+    "serif-italic": "DejaVuSerif-Italic.ttf",
+    "modern": "cmr10.ttf",
+    "modern-bold": "cmb10.ttf",
+    "modern-sans": "cmss10.ttf",
+    "modern-mono": "cmtt10.ttf",
+}
+# A font's name may end in "*" and a width in percent: its characters, narrowed or stretched.
+PRACTICE_FONTS = (
+    *TRAIN_FONTS,
+    *PRACTICE_FILES,
+    *(f"{font}*{width}" for font in TRAIN_FONTS for width in (82, 118)),
+)
 
 # Full ink in a mask. 128 and not 255: a difference of two uint8 times 128 still fits an int16.
 FULL = 128
@@ -62,8 +77,11 @@ def font_folder() -> Path:
 
 @lru_cache(maxsize=512)
 def load_font(font: str, px: int) -> ImageFont.FreeTypeFont:
-    """The font of that name (a key of FILES) at `px` pixels."""
-    return ImageFont.truetype(str(font_folder() / FILES[font]), px, layout_engine=ImageFont.Layout.BASIC)
+    """The font of that name (a key of FILES or PRACTICE_FILES) at `px` pixels."""
+    path = font_folder() / (FILES | PRACTICE_FILES)[font]
+    if not path.is_file():
+        raise ValueError(f"no {path.name} in {path.parent}: copy it from matplotlib, or train without practice fonts")
+    return ImageFont.truetype(str(path), px, layout_engine=ImageFont.Layout.BASIC)
 
 
 def trim(ink: np.ndarray, rim: int) -> tuple[np.ndarray, int, int]:
@@ -73,16 +91,21 @@ def trim(ink: np.ndarray, rim: int) -> tuple[np.ndarray, int, int]:
     return ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1], int(columns[0]), int(rows[0])
 
 
-@lru_cache(maxsize=32768)
+@lru_cache(maxsize=65536)
 def char_mask(font: str, px: int, char: str) -> CharMask:
     """The mask of one character that has ink; offsets are from the pen on the baseline."""
-    face = load_font(font, px)
-    pad = px
+    name, _, percent = font.partition("*")
+    wide = int(percent or 100) / 100
+    face = load_font(name, px)
+    pad = round(px * wide)
     image = Image.new("L", (3 * px, 3 * px))
-    ImageDraw.Draw(image).text((pad, 2 * px), char, fill=255, font=face, anchor="ls")
+    ImageDraw.Draw(image).text((px, 2 * px), char, fill=255, font=face, anchor="ls")
+    if percent:
+        image = image.resize((3 * pad, 3 * px), Image.Resampling.BILINEAR)
     ink = (np.asarray(image).astype(np.int16) * FULL + 127) // 255
     cut, left, top = trim(ink, _RIM)
-    return CharMask(np.ascontiguousarray(cut)[:, :, None], left - pad, top - 2 * px, round(face.getlength(char)))
+    advance = round(face.getlength(char) * wide)
+    return CharMask(np.ascontiguousarray(cut)[:, :, None], left - pad, top - 2 * px, advance)
 
 
 @dataclass(frozen=True, slots=True)

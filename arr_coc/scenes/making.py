@@ -6,7 +6,7 @@ from random import Random
 from . import asking_texts as texts
 from . import asking_things as things
 from . import charts, documents, layouts, signs
-from .draft import Draft
+from .draft import PLAIN, Draft, Style
 from .splits import SPLITS, stream
 from .types import Question, Scene
 
@@ -136,29 +136,21 @@ def _attempt(
     difficulty: str | None,
     crowd: float,
     wanted: frozenset[str],
-) -> Scene | None:
+    style: Style,
+) -> tuple[Scene, Draft] | None:
     width, height = size or rng.choice(SIZES)
     difficulty = difficulty or ("hard" if rng.random() < 0.25 else "plain")
     name, (_, lay, weights) = _choose_layout(rng, split, wanted)
-    draft = Draft(rng, split, width, height, difficulty == "hard", crowd)
+    draft = Draft(rng, split, width, height, difficulty == "hard", crowd, style)
     if not lay(draft):
         return None
     draft.add_clutter()
     questions = _ask(draft, weights, wanted)
     if not questions:
         return None
-    return Scene(
-        seed,
-        split,
-        width,
-        height,
-        name,
-        difficulty,
-        tuple(draft.elements),
-        tuple(questions),
-        draft.background,
-        tuple(draft.marks),
-    )
+    elements, marks = tuple(draft.elements), tuple(draft.marks)
+    scene = Scene(seed, split, width, height, name, difficulty, elements, tuple(questions), draft.background, marks)
+    return scene, draft
 
 
 def make_scene(
@@ -179,13 +171,29 @@ def make_scene(
         crowd: 0 (one or two things) to 1 (the full world).
         families: ask only these; None: all.
     """
+    return lay_scene(seed, split, size, difficulty, crowd, families)[0]
+
+
+def lay_scene(
+    seed: int,
+    split: str = "train",
+    size: tuple[int, int] | None = None,
+    difficulty: str | None = None,
+    crowd: float = 1.0,
+    families: Sequence[str] | None = None,
+    style: Style = PLAIN,
+) -> tuple[Scene, Draft]:
+    """As `make_scene`, with the draft behind the scene: its rows and bars, for further questions.
+
+    Any other `style` than the default makes other scenes than those of the split: practice alone may use it.
+    """
     _check(split, size, difficulty, crowd)
     wanted = frozenset(FAMILIES if families is None else families)
     unknown = sorted(wanted - set(FAMILIES))
     if unknown or not wanted:
         raise ValueError(f"unknown families {unknown}: use some of {', '.join(FAMILIES)}")
     for attempt in range(_ATTEMPTS):
-        scene = _attempt(stream(split, seed, attempt), seed, split, size, difficulty, crowd, wanted)
-        if scene is not None:
-            return scene
+        laid = _attempt(stream(split, seed, attempt), seed, split, size, difficulty, crowd, wanted, style)
+        if laid is not None:
+            return laid
     raise ValueError(f"no scene of {size} with questions of {', '.join(sorted(wanted))} was found: use a larger size")

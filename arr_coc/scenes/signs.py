@@ -1,18 +1,13 @@
 """Layouts of signs: a street of them, a board, and grey text beside something bright."""
 
 from .draft import Draft, Sign
-from .fonts import TRAIN_FONTS, UNSEEN_FONTS, set_text
+from .fonts import set_text
 from .layouts import FLATTEST, scatter
 from .masks import thing_mask
 from .names import COLOURS
 from .palette import grey_tone, jittered, readable_colours, visible_colours
 from .splits import sign_word
 from .types import RGB, Element, around
-
-
-def any_font(draft: Draft) -> str:
-    """A font the split may use."""
-    return draft.rng.choice(UNSEEN_FONTS if draft.split == "unseen" else TRAIN_FONTS)
 
 
 def _dress(draft: Draft, style: str) -> tuple[RGB | None, str, str, RGB]:
@@ -35,7 +30,7 @@ def add_sign(draft: Draft, style: str | None = None, beside: bool = False, gap: 
     """Place a sign where there is room, with a thing at its side when `beside`; None when it does not fit."""
     rng = draft.rng
     style = style or rng.choice(("coloured", "neutral", "bare"))
-    text, font, px = sign_word(rng, draft.split), any_font(draft), draft.text_px()
+    text, font, px = sign_word(rng, draft.split), draft.any_font(), draft.text_px()
     line = set_text(text, font, px)
     width, height = line.width, line.height
     pad = rng.randint(px // 3, px // 2 + 4) if style != "bare" else 0
@@ -80,7 +75,7 @@ def lay_board(draft: Draft) -> bool:
     rng, px = draft.rng, draft.text_px()
     pitch = round(px * 2.2)
     count = min(draft.between(2, 7), (draft.height - 24) // pitch)
-    font, texts = any_font(draft), [sign_word(rng, draft.split) for _ in range(count)]
+    font, texts = draft.any_font(), [sign_word(rng, draft.split) for _ in range(count)]
     widest = max((set_text(t, font, px).width for t in texts), default=0)
     width, height = widest + pitch + 24, pitch * count + 12
     at = draft.spot(width, height)
@@ -109,7 +104,7 @@ def lay_board(draft: Draft) -> bool:
 def _grey_text(draft: Draft, area: tuple[int, int, int, int] | None) -> Element | None:
     """A grey panel with text a few levels lighter or darker, somewhere in `area`."""
     rng = draft.rng
-    text, font, px = sign_word(rng, draft.split), any_font(draft), max(draft.text_px(), 16)
+    text, font, px = sign_word(rng, draft.split), draft.any_font(), max(draft.text_px(), 16)
     line = set_text(text, font, px)
     width, height = line.width, line.height
     pad_x, pad_y = rng.randint(12, 30), rng.randint(12, 24)

@@ -2,15 +2,15 @@
 
 An ordinary scene shows some twenty characters, so letters come to be known last. A full sheet shows a hundred or so
 on a small image, in every training font, at 14 to 36 px, on plates, bare, and grey on grey, and asks for words by
-their colour or place as the scenes do. Words and fonts are those of the training split.
+their colour or place as the scenes do. Words are those of the training split, fonts too unless a style says more.
 """
 
 from functools import cache
 from random import Random
 
 from arr_coc.scenes.asking_texts import ask_grey_text, ask_read_sign
-from arr_coc.scenes.draft import Draft, Sign
-from arr_coc.scenes.fonts import TRAIN_FONTS, set_text
+from arr_coc.scenes.draft import PLAIN, Draft, Sign, Style
+from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.names import COLOURS, DAYS, GOODS, GOODS_COLUMNS, MONTHS, PEOPLE, PEOPLE_COLUMNS
 from arr_coc.scenes.palette import grey_tone, jittered, readable_colours
 from arr_coc.scenes.splits import sign_word
@@ -28,11 +28,11 @@ _LABELS = (
 )
 
 
-def letter_sheet(seed: int, size: tuple[int, int]) -> Scene:
+def letter_sheet(seed: int, size: tuple[int, int], style: Style = PLAIN) -> Scene:
     """Sheet number `seed` in `size` (width, height) px: three in five full, the others with a few words."""
     rng = Random(f"letters {seed}")
     hard = rng.random() < 0.25
-    draft = Draft(rng, SPLIT, *size, hard, 1.0)
+    draft = Draft(rng, SPLIT, *size, hard, 1.0, style)
     most = rng.randint(3, 8) if rng.random() < 0.4 else FULL
     spare = list(COLOURS)
     rng.shuffle(spare)
@@ -61,7 +61,7 @@ def _line(draft: Draft, y: int, px: int, spare: list[str], bare: list[str], most
     rng = draft.rng
     x = rng.randint(4, 24 if most == FULL else max(24, draft.width // 2))
     while len(draft.signs) < most:
-        text, font = _word(rng), rng.choice(TRAIN_FONTS)
+        text, font = _word(rng), draft.any_font()
         line = set_text(text, font, px)
         if x + line.width + 4 > draft.width or y + line.height + 4 > draft.height:
             return

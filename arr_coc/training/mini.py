@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from arr_coc.evaluation.answering import Answerer
@@ -30,15 +29,16 @@ from arr_coc.training.checkpoints import (
     restore_optimizer,
     save_checkpoint,
 )
+from arr_coc.training.dense_head import HEAD, load_head, save_head
 from arr_coc.training.mini_config import MiniTrainConfig, read_config
-from arr_coc.training.mini_data import USES, MiniBatches, batch_stream
+from arr_coc.training.mini_data import USES, MiniBatches, batch_stream, moved
 from arr_coc.training.mini_model import count_parameters, mini_config, new_model
 from arr_coc.training.mini_step import Learner
+from arr_coc.training.profiling import profile_steps
 from arr_coc.training.progress import Clock, Report, log_step
 from arr_coc.training.shards import export_weights, load_weights
 
 ASSETS = Path(__file__).parents[1] / "models" / "mini"
-HEAD = "dense_head.safetensors"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class Places:
     checkpoints: Path
     assets: Path = ASSETS
     init_from: Path | None = None
+    head: Path | None = None
+    """File of the dense head to start from; None: the one in `init_from`, if there is one."""
 
 
 def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -81,12 +83,15 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
         kernels=how,
         startup=round(time.monotonic() - clock.ends + config.seconds, 1),
     )
+    if config.profile and waiting:
+        profile_steps(learner, {k: v.to(device) for k, v in waiting.items()}, places.out / "profile.txt")
     clock.start()
 
+    side = torch.cuda.Stream() if device.type == "cuda" else None
     first, images, waited, noted = step, 0, 0.0, time.monotonic()
     saved = evaluated = noted
     while waiting is not None and clock.progress(step) < 1.0:
-        batch = {name: value.to(device, non_blocking=True) for name, value in waiting.items()}
+        batch = moved(waiting, device, side)
         found = {}
         for use in USES:
             found[use] = learner.step(batch, use, config.rate(step, clock.progress(step)))
@@ -119,9 +124,10 @@ def make_learner(
     if places.init_from:
         load_weights(model, places.init_from)
     learner = Learner(config, model, turns, device)
-    head = places.init_from / HEAD if places.init_from else None
-    if head and head.is_file() and load_file(head)["weight"].shape == learner.head.weight.shape:
-        learner.head.load_state_dict(load_file(head))
+    beside = places.init_from / HEAD if places.init_from else None
+    head = places.head or (beside if beside and beside.is_file() else None)
+    if head:
+        load_head(learner.head, head)
     return learner
 
 
@@ -135,7 +141,7 @@ def save(learner: Learner, places: Places, step: int, config: MiniTrainConfig) -
     }
     save_checkpoint(places.checkpoints, step, groups, {"step": step, "config": dataclasses.asdict(config)})
     export_weights(learner.model, places.out)
-    save_file({name: value.cpu() for name, value in learner.head.state_dict().items()}, places.out / HEAD)
+    save_head(learner.head, places.out / HEAD)
 
 
 def restore(learner: Learner, checkpoint: Path) -> None:
@@ -167,13 +173,17 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=Path, help="folder for the full state (default: OUT/checkpoints)")
     parser.add_argument("--assets", type=Path, default=ASSETS, help="folder with mini's tokenizer")
     parser.add_argument("--init-from", type=Path, help="start from the weights in this folder")
+    parser.add_argument(
+        "--head", type=Path, help="start from the dense head in this file (default: beside the weights)"
+    )
     parser.add_argument("--seconds", type=float, help="time budget of training, start-up included")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--seed", type=int)
     a = parser.parse_args()
     config = read_config(a.config, seconds=a.seconds, steps=a.steps, workers=a.workers, seed=a.seed)
-    train_mini(config, Places(a.out, a.checkpoints or a.out / "checkpoints", a.assets, a.init_from), _say)
+    places = Places(a.out, a.checkpoints or a.out / "checkpoints", a.assets, a.init_from, a.head)
+    train_mini(config, places, _say)
 
 
 def _say(line: str) -> None:

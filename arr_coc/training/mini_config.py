@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.qwen.cells import CELL
+from arr_coc.training.practice import KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,16 @@ class MiniTrainConfig:
     """Share of rows that are sheets of letters (`training/letters.py`), at the start and at the end of the run."""
     sheet_side: int = 512
     """Images with a longer side are never sheets: a full one would take long to draw."""
+    binding_share: float = 0.0
+    """Share of rows about a table or a chart that open with a question about its pairs (`training/binding.py`)."""
+    practice: tuple[str, ...] = ()
+    """Kinds of questions (keys of `training/practice.py`) of which every scene that can asks more."""
+    practice_most: int = 4
+    """Further questions of `practice` per scene at most."""
+    distractor_share: float = 0.0
+    """Share of sparse rows that keep the distractors of their questions too, and ask as many as fit with them."""
+    style_share: float = 0.0
+    """Share of scenes and sheets written in the practice fonts, half of them with labels on the other side."""
     cells_per_batch: int = 65_536
     """Visual tokens of a dense batch: 256 images at 512 px."""
     max_images: int = 384
@@ -58,6 +69,8 @@ class MiniTrainConfig:
     weight_decay: float = 0.05
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
+    head_rate: float = 1.0
+    """Learning rate of the dense head as a multiple of the others': more lets a fresh head catch up."""
     auxiliary: float = 0.3
     """Weight of the dense loss, summed over classes, averaged over cells."""
     curriculum: tuple[float, float] = (0.15, 0.5)
@@ -74,6 +87,8 @@ class MiniTrainConfig:
     evaluate_questions: int = 360
     checkpoint_every: float = 120.0
     """Seconds between checkpoints."""
+    profile: bool = False
+    """Write where the time of a dense and a sparse step goes to `profile.txt` in the run's folder, before training."""
     hidden: int = 256
     layers: tuple[int, int] = (6, 7)
     """Vision and text layers."""
@@ -88,8 +103,11 @@ class MiniTrainConfig:
             raise ValueError(f"precision: {self.precision!r} is neither 'bfloat16' nor 'float32'")
         if self.steps < 1 and self.seconds <= 0:
             raise ValueError("steps and seconds: give one of them, a run must end")
-        if not all(0 <= share <= 1 for share in (*self.sheet_shares, *self.list_shares, self.focus_share)):
-            raise ValueError("sheet_shares, list_shares and focus_share: each must be from 0 to 1")
+        singles = (self.focus_share, self.binding_share, self.distractor_share, self.style_share)
+        if not all(0 <= share <= 1 for share in (*self.sheet_shares, *self.list_shares, *singles)):
+            raise ValueError("sheet_shares, list_shares and every setting named ..._share: each must be from 0 to 1")
+        if unknown := sorted(set(self.practice) - set(KINDS)):
+            raise ValueError(f"practice: unknown kinds {unknown}; known are {sorted(KINDS)}")
         start, full = self.curriculum
         if not 0 <= start <= full <= 1:
             raise ValueError(f"curriculum: {self.curriculum} must hold 0 <= start <= full <= 1")

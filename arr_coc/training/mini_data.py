@@ -11,6 +11,7 @@ import resource
 import shutil
 import warnings
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
 from arr_coc.qwen.turns import Turns
-from arr_coc.scenes import Question, Scene, draw_scene, make_scene
+from arr_coc.scenes import Question, Scene, draw_scene
+from arr_coc.scenes.draft import PLAIN, Draft, Style
+from arr_coc.scenes.fonts import PRACTICE_FILES, PRACTICE_FONTS, load_font
+from arr_coc.scenes.making import lay_scene
+from arr_coc.training.binding import binding_question
 from arr_coc.training.letters import letter_sheet
+from arr_coc.training.links import links_of
 from arr_coc.training.listing import list_question
 from arr_coc.training.mini_config import MiniTrainConfig
 from arr_coc.training.packing import PackedText, pack_row
+from arr_coc.training.practice import practice_questions
 from arr_coc.training.targets import CLASSES, dense_targets
 
 USES = ("dense", "sparse")
@@ -37,6 +44,8 @@ class MiniBatches(Dataset[Batch]):
     def __init__(self, config: MiniTrainConfig, turns: Turns, progress: Any | None = None) -> None:
         """`progress` is a shared number that the loop keeps (runs by the clock); None: by the step."""
         self.config, self.turns, self.progress = config, turns, progress
+        for font in PRACTICE_FILES if config.style_share else ():
+            load_font(font, 16)  # a missing one is named now, not in every second scene
 
     def __getitem__(self, index: int) -> Batch:
         config = self.config
@@ -53,23 +62,40 @@ class MiniBatches(Dataset[Batch]):
         for row in range(images):
             sheet = rng.random() < config.sheet_share(progress, width, height)
             families = config.focus if rng.random() < config.focus_share else None
-            scene, pixels = _scene(first + row, (width, height), config.crowd(progress), families, sheet)
-            batch.add(row, scene, pixels, rng, config.list_share(progress))
+            style = _style(rng) if config.style_share and rng.random() < config.style_share else PLAIN
+            drawn = _scene(first + row, (width, height), config.crowd(progress), families, sheet, style)
+            batch.add(row, drawn, rng, config.list_share(progress))
         return batch.tensors()
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A scene with its pixels and, unless it is a sheet of letters, the draft behind it."""
+
+    scene: Scene
+    pixels: np.ndarray
+    draft: Draft | None
+
+
+def _style(rng: np.random.Generator) -> Style:
+    return Style(PRACTICE_FONTS, mirrored=bool(rng.random() < 0.5))
+
+
 def _scene(
-    seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None, sheet: bool
-) -> tuple[Scene, np.ndarray]:
+    seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None, sheet: bool, style: Style
+) -> _Drawn:
     """Scene and pixels; the next seed where one fails, for a single scene must not end a run of millions."""
     for attempt in range(5):
         try:
             number = seed + attempt * SEEDS_PER_BATCH // 2
-            scene = letter_sheet(number, size) if sheet else make_scene(number, "train", size, None, crowd, families)
-            return scene, draw_scene(scene)
+            if sheet:
+                scene = letter_sheet(number, size, style)
+                return _Drawn(scene, draw_scene(scene), None)
+            scene, draft = lay_scene(number, "train", size, None, crowd, families, style)
+            return _Drawn(scene, draw_scene(scene), draft)
         except Exception as error:
             warnings.warn(f"scene {seed} at {size} was left out: {error!r}", stacklevel=2)
-            families, sheet = None, False
+            families, sheet, style = None, False, PLAIN
     raise RuntimeError(f"five scenes after {seed} at {size} failed: see the warnings above")
 
 
@@ -84,18 +110,36 @@ class _Builder:
         self.cells = np.empty((images, budget), np.int64)
         self.text = {use: PackedText.empty(images, config.text_tokens, turns.pad_id) for use in USES}
 
-    def add(self, row: int, scene: Scene, pixels: np.ndarray, rng: np.random.Generator, listing: float) -> None:
-        self.images[row] = pixels
-        self.targets[row] = dense_targets(scene.elements, *self.grid)
-        order = [scene.questions[number] for number in rng.permutation(len(scene.questions))]
-        everything = list_question(scene, rng) if rng.random() < listing else None
-        if everything is not None:
-            order.insert(0, everything)
+    def add(self, row: int, drawn: _Drawn, rng: np.random.Generator, listing: float) -> None:
+        self.images[row] = drawn.pixels
+        links = links_of(drawn.draft) if drawn.draft else ()
+        self.targets[row] = dense_targets(drawn.scene.elements, *self.grid, links)
+        order = self._ordered(drawn, rng, listing)
         dense = pack_row(self.text["dense"], row, order[: self.config.questions], self.turns)
         left = [q for q in order if q not in dense] + dense  # new questions first
-        asked, evidence = _within_budget(left, self.config.questions, self.budget, self.grid)
+        searching = self.config.distractor_share > 0 and rng.random() < self.config.distractor_share
+        asked, needed = _within_budget(left, self.config.questions, self.budget, self.grid, searching)
+        if not asked:
+            asked, needed = _within_budget(left, self.config.questions, self.budget, self.grid)
         pack_row(self.text["sparse"], row, asked, self.turns)
-        self.cells[row] = _fill(evidence, self.budget, self.grid, rng)
+        self.cells[row] = _fill(needed, self.budget, self.grid, rng)
+
+    def _ordered(self, drawn: _Drawn, rng: np.random.Generator, listing: float) -> list[Question]:
+        """All questions about a scene: a list and pairs first where the dice say so, the others in any order.
+
+        Further pairs come last: the sparse use of a row takes what the dense one left over.
+        """
+        config, draft, questions = self.config, drawn.draft, list(drawn.scene.questions)
+        if draft and config.practice:
+            questions += practice_questions(draft, config.practice, config.practice_most, questions)
+        order = [questions[number] for number in rng.permutation(len(questions))]
+        everything = list_question(drawn.scene, rng) if rng.random() < listing else None
+        first = last = None
+        if draft and config.binding_share and rng.random() < config.binding_share:
+            first, last = binding_question(draft, rng), binding_question(draft, rng)
+        if last == first:
+            last = None
+        return [question for question in (everything, first, *order, last) if question is not None]
 
     def tensors(self) -> Batch:
         batch = {
@@ -112,13 +156,17 @@ class _Builder:
 
 
 def _within_budget(
-    questions: Sequence[Question], most: int, budget: int, grid: tuple[int, int]
+    questions: Sequence[Question], most: int, budget: int, grid: tuple[int, int], searching: bool = False
 ) -> tuple[list[Question], set[int]]:
-    """The first `most` questions whose evidence fits into `budget` cells together, and those cells."""
+    """The first `most` questions whose evidence fits into `budget` cells together, and those cells.
+
+    With `searching` their distractors must fit too, so that the evidence has to be told from them.
+    """
     asked: list[Question] = []
     union: set[int] = set()
     for question in questions:
-        wider = union | boxes_cells(question.evidence, *grid)
+        boxes = (*question.evidence, *question.distractors) if searching else question.evidence
+        wider = union | boxes_cells(boxes, *grid)
         if len(wider) <= budget and len(asked) < most:
             asked.append(question)
             union = wider
@@ -153,3 +201,16 @@ def batch_stream(batches: MiniBatches, first: int, last: int, pin: bool) -> Gene
         multiprocessing_context="fork" if workers else None,
     )
     yield from loader
+
+
+def moved(batch: Batch, device: torch.device, side: Any | None) -> Batch:
+    """`batch` on the device. Copied on the CUDA stream `side`, so that the step before goes on meanwhile."""
+    if side is None:
+        return {name: value.to(device) for name, value in batch.items()}
+    with torch.cuda.stream(side):
+        there = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+    now: Any = torch.cuda.current_stream()
+    now.wait_stream(side)
+    for value in there.values():
+        value.record_stream(now)  # its memory belongs to `side`, but `now` reads it
+    return there

@@ -22,11 +22,12 @@ from arr_coc.qwen.batched import (
     turn_mask,
 )
 from arr_coc.qwen.cells import CELL
-from arr_coc.qwen.kernels import Kernels
+from arr_coc.qwen.kernels import Kernels, Weights, compile_flat, linear
 from arr_coc.qwen.turns import IGNORE, Turns
+from arr_coc.training.dense_head import new_head
 from arr_coc.training.mini_config import MiniTrainConfig
 from arr_coc.training.mini_data import Batch
-from arr_coc.training.targets import CLASSES
+from arr_coc.training.targets import CLASSES, FIRST_LINK
 
 
 @dataclass(slots=True)
@@ -47,15 +48,17 @@ class Learner:
         self.dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
         self.head = new_head(model.config.text_config.hidden_size, config.seed).to(device)
         self.kernels = Kernels(compiled=config.compile)
+        # Which classes count: in a sparse step a value cannot know a label that was not kept.
+        everything = torch.ones(CLASSES, device=device)
+        unlinked = (torch.arange(CLASSES, device=device) < FIRST_LINK).float()
+        self._counted = {"dense": everything, "sparse": unlinked}
+        self.label_loss = compile_flat(label_loss) if config.compile else label_loss
         self.lead = torch.tensor(turns.lead_ids, device=device)
         self._tables: dict[tuple[int, int], GridTables] = {}
         named = [*self.model.named_parameters(), *self.head.named_parameters("dense_head")]
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in named}
-        matrices = [p for p in self.names if p.ndim > 1]
-        vectors = [p for p in self.names if p.ndim <= 1]
-        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(
-            groups,
+            [*_groups(self.model, 1.0), *_groups(self.head, config.head_rate)],
             lr=config.learning_rate,
             betas=config.betas,
             weight_decay=config.weight_decay,
@@ -70,8 +73,8 @@ class Learner:
         if cells is not None:
             targets = targets.gather(1, cells[..., None].expand(-1, -1, targets.shape[2]))
         seen = encode_vision(self.model, patches, self._grid(batch["images"]), cells, self.kernels)
-        guesses = F.linear(seen.merged_BKD, self.head.weight.to(self.dtype), self.head.bias.to(self.dtype)).float()
-        dense = F.binary_cross_entropy_with_logits(guesses, targets.float(), reduction="sum")
+        head = (self.head.weight, self.head.bias, self._counted[use])
+        dense = self.label_loss(seen.merged_BKD.flatten(0, 1), targets.flatten(0, 1), head, self.dtype)
         cache = run_prefix(self.model, seen, self.lead, self.turns.end_id, self.kernels)
         ids_BT, turns_BT, offsets_BT = batch[f"{use}_text"].long().unbind(0)
         sources_BA, labels_BA = batch[f"{use}_answers"].long().unbind(0)
@@ -89,7 +92,7 @@ class Learner:
     def step(self, batch: Batch, use: str, rate: float) -> Losses:
         """One update with learning rate `rate`; returns the losses before it."""
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["scale"]
         found = self.losses(batch, use)
         (found.answers + self.config.auxiliary * found.dense).backward()
         nn.utils.clip_grad_norm_(list(self.names), self.config.clip)
@@ -110,7 +113,7 @@ class Learner:
             raise
         except Exception as error:  # a compiler can fail in any way; the run must not
             self.optimizer.zero_grad(set_to_none=True)
-            self.kernels = Kernels()
+            self.kernels, self.label_loss = Kernels(), label_loss
             return f"plain kernels, the compiler failed: {type(error).__name__}: {str(error)[:500]}"
         return "compiled kernels"
 
@@ -121,10 +124,19 @@ class Learner:
         return self._tables[grid]
 
 
-def new_head(hidden: int, seed: int) -> nn.Linear:
-    """The dense head. Its bias starts low, for nearly every class is absent from nearly every cell."""
-    head = nn.Linear(hidden, CLASSES)
-    generator = torch.Generator().manual_seed(seed)
-    nn.init.normal_(head.weight, std=0.02, generator=generator)
-    nn.init.constant_(head.bias, -4.0)
-    return head
+def label_loss(merged_TD: Tensor, targets_TC: Tensor, head: Weights, dtype: torch.dtype) -> Tensor:
+    """Binary cross-entropy of the head's guesses, summed over cells (T) and classes.
+
+    `head` holds weight [C, D], bias [C] and how much each class counts [C]. One function, so that it compiles into
+    one pass: its operations one by one would move gigabytes.
+    """
+    weight_CD, bias_C, counted_C = head
+    guesses_TC = linear(merged_TD, weight_CD, bias_C, dtype).float()
+    return F.binary_cross_entropy_with_logits(guesses_TC, targets_TC.float(), counted_C, reduction="sum")
+
+
+def _groups(module: nn.Module, scale: float) -> list[dict[str, Any]]:
+    """Parameter groups of a module: only matrices decay. `scale` multiplies the learning rate."""
+    matrices = [p for p in module.parameters() if p.ndim > 1]
+    vectors = [p for p in module.parameters() if p.ndim <= 1]
+    return [{"params": matrices, "scale": scale}, {"params": vectors, "scale": scale, "weight_decay": 0.0}]

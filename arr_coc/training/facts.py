@@ -1,0 +1,50 @@
+"""What a scene's tables and charts say: entries of a label and a value, in the order in which they are drawn."""
+
+from dataclasses import dataclass
+
+from arr_coc.scenes.draft import Draft
+from arr_coc.scenes.names import GOODS
+from arr_coc.scenes.types import Box
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of a table or a bar of a chart."""
+
+    word: str
+    """Its name in a sentence: "tea", "January"."""
+    value: str
+    """Its value as it is said: "3.40", "17"."""
+    boxes: tuple[Box, ...]
+    """What must be seen to know both, in px."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The values of one kind, at least two: rows from top to bottom, bars from left to right."""
+
+    noun: str
+    """What the entries are: "item", "name", "month" or "day"."""
+    measure: str
+    """What the values are: "price", "age" ..., "value" for bars."""
+    below: bool
+    """Whether the entries stand below each other."""
+    entries: tuple[Entry, ...]
+
+
+def value_columns(draft: Draft) -> list[Column]:
+    """Every column of the scene's table or receipt (the total left out), or its bars; [] where there are none."""
+    if len(draft.bars) > 1:
+        bars = tuple(Entry(b.word, str(b.value), (b.label.box, b.tip, *b.scale)) for b in draft.bars)
+        return [Column(draft.bar_noun, "value", False, bars)]
+    rows = [row for row in draft.rows if row.word != "total"]
+    if len(rows) < 2:
+        return []
+    found = []
+    for measure in sorted(rows[0].values):
+        header = (draft.headers[measure].box,) if measure in draft.headers else ()
+        entries = tuple(
+            Entry(r.word, r.values[measure].text, (r.label.box, r.values[measure].box, *header)) for r in rows
+        )
+        found.append(Column("item" if rows[0].word in GOODS else "name", measure, True, entries))
+    return found
