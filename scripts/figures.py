@@ -17,6 +17,7 @@ TESTS = {
     "px1024": "1024 px",
     "unseen": "a font, wordings and layouts never trained",
     "sparse25": "25 % of the tokens: the evidence and an even grid, encoded sparse",
+    "sparse25_distractors": "the same with the distractors as far as they fit",
     "blind": "control: a blank image",
     "shuffled": "control: another scene's image",
 }

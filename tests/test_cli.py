@@ -112,6 +112,7 @@ def test_train_mini(tmp_path):
     arguments = ["--out", str(tmp_path / "run"), "--config", str(tmp_path / "tiny.json"), "--steps", "2"]
     assert run(["train", "mini", *arguments]) == 0
     assert list((tmp_path / "run").glob("model-*.safetensors"))
+    assert run(["ask", "What colour is the cup?", "--model", str(tmp_path / "run"), "--max-new-tokens", "2"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from arr_coc.evaluation.card import model_card
+from arr_coc.evaluation.card import count_weights, model_card
 from arr_coc.evaluation.metrics import Outcome, by_group, interval, majority, pair_f1, pairs, summary
+from arr_coc.evaluation.mini import ask_about, blind_rows, distracted_rows, shuffled_rows, sparse_rows
+from arr_coc.qwen.cells import boxes_cells
 from arr_coc.training.mini import ASSETS
 
 
@@ -53,3 +56,48 @@ def test_card_tells_every_figure():
     assert "15.8 M parameters" in card
     assert card.count("| 93.1% | 92.0% to 94.0% | 4,000 |") == 8
     assert "Photographs" in card
+
+
+def test_an_interval_of_a_known_spread():
+    """A hundred images, half of them right: the 95 % interval of the mean is 0.5 -+ 1.96 * 0.05."""
+    low, high = interval([float(n % 2) for n in range(100)], list(range(100)))
+    assert low == pytest.approx(0.402, abs=0.012)
+    assert high == pytest.approx(0.598, abs=0.012)
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return ask_about("seen", 24, (256, 256))
+
+
+def test_sparse_rows_hold_the_evidence(asked):
+    for rows in (sparse_rows(asked), distracted_rows(asked)):
+        questions = [(a, q) for a in asked for q in a.questions]
+        for row, (a, question) in zip(rows, questions, strict=True):
+            evidence = boxes_cells(question.evidence, 8, 8)
+            assert evidence <= set(row.cells)
+            assert len(row.cells) == max(16, len(evidence))
+            assert np.array_equal(row.image, a.image)
+
+
+def test_distracted_rows_hold_distractors_where_they_fit(asked):
+    held = lambda row, q: len(boxes_cells(q.distractors, 8, 8) & set(row.cells))  # noqa: E731
+    questions = [q for a in asked for q in a.questions]
+    with_them = sum(held(row, q) for row, q in zip(distracted_rows(asked), questions, strict=True))
+    without = sum(held(row, q) for row, q in zip(sparse_rows(asked), questions, strict=True))
+    assert with_them > 1.3 * without
+
+
+def test_controls_do_not_show_the_image(asked):
+    assert all(np.ptp(row.image) == 0 for row in blind_rows(asked))
+    for row, a in zip(shuffled_rows(asked), asked, strict=True):
+        assert row.image.shape == a.image.shape
+        assert not np.array_equal(row.image, a.image)
+        assert row.questions == tuple(q.text for q in a.questions)
+
+
+def test_the_shipped_card_is_made_from_the_results():
+    config = json.loads((ASSETS / "config.json").read_text())
+    results = json.loads((ASSETS.parents[2] / "results" / "mini.json").read_text())
+    vocabulary = len(json.loads((ASSETS / "tokenizer.json").read_text())["model"]["vocab"])
+    assert (ASSETS / "README.md").read_text() == model_card(config, vocabulary, count_weights(ASSETS), results)

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +18,11 @@ from arr_coc.qwen.batched import patchify
 from arr_coc.qwen.turns import Turns
 from arr_coc.training.checkpoints import is_complete, newest_checkpoint, save_checkpoint
 from arr_coc.training.mini import ASSETS, Places, train_mini
-from arr_coc.training.mini_config import MiniTrainConfig
-from arr_coc.training.mini_data import USES, MiniBatches
+from arr_coc.training.mini_config import MiniTrainConfig, read_config
+from arr_coc.training.mini_data import USES, MiniBatches, batch_stream
 from arr_coc.training.mini_model import MAX_PARAMETERS, count_parameters, mini_config, new_model
 from arr_coc.training.mini_step import Learner
+from arr_coc.training.progress import Clock
 from arr_coc.training.shards import SHARD_BYTES, export_weights, load_weights
 
 
@@ -206,3 +210,68 @@ def test_bfloat16_losses_are_those_of_float32(monkeypatch):
     for exact, rough in zip(found["float32"], found["bfloat16"], strict=True):
         assert float(rough.answers) == pytest.approx(float(exact.answers), rel=0.02)
         assert float(rough.dense) == pytest.approx(float(exact.dense), rel=0.02)
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    with pytest.raises(ValueError, match="not finite at step"):
+        run(tiny(12, learning_rate=1e9, log_every=100.0), tmp_path)
+    assert not list(tmp_path.glob("model-*"))
+    assert newest_checkpoint(tmp_path / "checkpoints") is None
+
+
+def test_going_on_with_other_settings_is_refused_by_name(tmp_path):
+    run(tiny(2), tmp_path)
+    with pytest.raises(ValueError, match="learning_rate, seed"):
+        run(tiny(4, seed=9, learning_rate=0.5), tmp_path)
+    run(tiny(4, log_every=1.0), tmp_path)
+
+
+def test_a_run_by_the_clock_goes_on_with_the_time_that_is_left(tmp_path):
+    clock = Clock(tiny(8, seconds=100.0), launched=time.monotonic(), spent=60.0)
+    assert clock.progress(0) == pytest.approx(0.6, abs=0.01)
+    assert clock.seconds_left(0, 0) == pytest.approx(40, abs=1)
+
+
+def test_what_a_killed_save_left_behind_is_removed(tmp_path):
+    (tmp_path / ".tmp-1-00000001").mkdir(parents=True)
+    save_checkpoint(tmp_path, 2, {"model": {"x": torch.zeros(1)}}, {"step": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ('{"steps": "abc"}', "steps: 'abc'"),
+        ('{"sizes": []}', "sizes"),
+        ('{"sizes": [[128, 128]]}', "sizes"),
+        ('{"sizes": [[0, 0, 1]]}', "sizes"),
+        ('{"sizes": [[100, 128, 1]]}', "multiples of 32"),
+        ('{"questions": 0}', "questions"),
+        ('{"text_tokens": 4}', "text_tokens"),
+        ('{"hidden": 100}', "hidden"),
+        ('{"focus": ["colur"]}', "colur"),
+        ('{"focus_share": 0.5}', "focus"),
+        ('{"seed": -1}', "seed"),
+        ('{"stepz": 4}', "stepz"),
+        ("{bad", "mine.json: not JSON"),
+        ("[1]", "JSON object"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path, settings, says):
+    (tmp_path / "mine.json").write_text(settings)
+    with pytest.raises(ValueError, match=says):
+        read_config(tmp_path / "mine.json")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "configs").glob("*.json")), ids=lambda p: p.name
+)
+def test_every_committed_config_is_valid(path):
+    read_config(path, steps=2)
+
+
+def test_too_little_shared_memory_says_how_many_workers_fit(monkeypatch):
+    config = tiny(2, workers=2)
+    monkeypatch.setattr("arr_coc.training.mini_data.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(ValueError, match="--workers 0"):
+        next(batch_stream(MiniBatches(config, Turns(AutoTokenizer.from_pretrained(ASSETS))), 0, 1, pin=False))

@@ -31,17 +31,22 @@ def mini(
     seconds: Annotated[float | None, typer.Option(min=1, help="Time budget; the schedule follows the clock.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that draw scenes.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights and data.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of weights and data.")] = None,
 ) -> None:
-    """Train mini. The same command goes on from the newest checkpoint in OUT.
+    """Train mini. The same command goes on from the newest checkpoint in OUT; OUT is a model for `arr-coc ask --model`.
 
     arr-coc train mini --seconds 540                              one large GPU
 
-    arr-coc train mini --init-from runs/mini --config configs/mini-warm.json --out runs/more --seconds 540
+    arr-coc train mini --init-from runs/mini --out runs/more --seconds 540 --seed 1
     """
-    from arr_coc.training.mini import Places, train_mini
+    from transformers import AutoTokenizer
+
+    from arr_coc.training.mini import ASSETS, Places, train_mini
     from arr_coc.training.mini_config import read_config
+    from arr_coc.training.mini_model import copy_assets, mini_config
 
     settings = read_config(config, seconds=seconds, steps=steps, workers=workers, seed=seed)
     places = Places(out, out / "checkpoints", init_from=init_from, head=head)
+    vocabulary = AutoTokenizer.from_pretrained(ASSETS).get_vocab()
+    copy_assets(ASSETS, out, mini_config(vocabulary, settings.hidden, settings.layers))  # OUT is then a model to ask
     train_mini(settings, places, lambda line: typer.echo(line, err=True))

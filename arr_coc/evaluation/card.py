@@ -68,6 +68,7 @@ def _figures(results: dict[str, Any]) -> str:
         "px1024": "1024 px",
         "unseen": "font, wording and layouts never trained",
         "sparse25": "25 % of the cells: evidence and an even grid",
+        "sparse25_distractors": "the same with the distractors as far as they fit",
         "blind": "blank image",
         "shuffled": "image of another scene",
     }

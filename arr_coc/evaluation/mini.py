@@ -55,15 +55,23 @@ def dense_rows(asked: Sequence[Asked]) -> list[Row]:
 
 
 def sparse_rows(asked: Sequence[Asked]) -> list[Row]:
-    """Per question its evidence plus an even grid, up to SPARSE_SHARE of the cells."""
-    rows = []
-    for a in asked:
-        height, width = a.scene.height // CELL, a.scene.width // CELL
-        budget = max(1, round(SPARSE_SHARE * height * width))
-        for question in a.questions:
-            evidence = boxes_cells(question.evidence, height, width)
-            rows.append(Row(a.image, (question.text,), tuple(fill_evenly(evidence, budget, height, width))))
-    return rows
+    """Per question its evidence plus an even grid, up to SPARSE_SHARE of the cells, or all of a larger evidence."""
+    return [_sparse_row(a, question, with_distractors=False) for a in asked for question in a.questions]
+
+
+def distracted_rows(asked: Sequence[Asked]) -> list[Row]:
+    """As `sparse_rows`, with the distractors that fit before the even grid: the evidence must still be found."""
+    return [_sparse_row(a, question, with_distractors=True) for a in asked for question in a.questions]
+
+
+def _sparse_row(a: Asked, question: Question, with_distractors: bool) -> Row:
+    height, width = a.scene.height // CELL, a.scene.width // CELL
+    budget = max(1, round(SPARSE_SHARE * height * width))
+    chosen = boxes_cells(question.evidence, height, width)
+    for box in question.distractors if with_distractors else ():
+        wider = chosen | boxes_cells([box], height, width)
+        chosen = wider if len(wider) <= budget else chosen
+    return Row(a.image, (question.text,), tuple(fill_evenly(chosen, budget, height, width)))
 
 
 def blind_rows(asked: Sequence[Asked]) -> list[Row]:
@@ -106,6 +114,7 @@ def evaluate(answerer: Answerer, questions: int, log: Callable[[str], None] = pr
     log("by family     " + ", ".join(f"{k} {v['accuracy']:.1%}" for k, v in by_group(dense, "family").items()))
     runs: list[tuple[str, list[Asked], Callable[..., list[Row]]]] = [
         ("sparse25", seen, sparse_rows),
+        ("sparse25_distractors", seen, distracted_rows),
         ("blind", seen, blind_rows),
         ("shuffled", seen, shuffled_rows),
         ("unseen", ask_about("unseen", questions, (size, size)), dense_rows),
@@ -115,7 +124,8 @@ def evaluate(answerer: Answerer, questions: int, log: Callable[[str], None] = pr
         found = outcomes(answerer, asked, make_rows)
         report[name] = summary(found) | {"families": by_group(found, "family")}
         log(f"{name:13s} {summary(found)}")
-    report["sparse25"]["of_dense"] = round(report["sparse25"]["accuracy"] / max(1e-9, report["overall"]["accuracy"]), 4)
+    for name in ("sparse25", "sparse25_distractors"):
+        report[name]["of_dense"] = round(report[name]["accuracy"] / max(1e-9, report["overall"]["accuracy"]), 4)
     report["seconds"] = round(time.perf_counter() - started, 1)
     return report
 

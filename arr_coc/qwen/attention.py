@@ -16,8 +16,8 @@ def answer_attention(model: Any, inputs: dict[str, Tensor], answer_ids_T: Tensor
     """Attention of the answer's tokens on each image of one conversation, `[H, W]`, mean over heads and layers, peak 1.
 
     Runs the stock model once more over prompt and answer; without an answer, the last token of the prompt is asked.
-    Only eager attention shows its weights: the language model is switched to it for that long, so do not call this beside a
-    running generation.
+    Only eager attention shows its weights: the language model is switched to it for that long, so do not call this
+    beside a running generation.
     """
     prompt = inputs["input_ids"]
     ids = torch.cat([prompt, answer_ids_T.view(1, -1).to(prompt)], dim=1).to(model.device)

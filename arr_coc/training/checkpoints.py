@@ -27,7 +27,8 @@ def save_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
     work = folder / f".tmp-{os.getpid()}-{step:08d}"
-    shutil.rmtree(work, ignore_errors=True)
+    for stale in folder.glob(".tmp-*"):  # left by a run that was killed inside a save
+        shutil.rmtree(stale, ignore_errors=True)
     work.mkdir()
     for name, group in tensors.items():
         save_file(

@@ -4,7 +4,7 @@
     python -m arr_coc.training.mini --out runs/more --seconds 540 --init-from runs/mini --config warm.json
 
 `--out` receives the weights (bfloat16 shards) and `metrics.jsonl`; `--checkpoints` the full state, from which
-the same command goes on exactly where it stopped.
+the same command goes on where it stopped: bit for bit with `--steps`, with what is left of the time with `--seconds`.
 """
 
 import argparse
@@ -55,13 +55,14 @@ class Places:
 
 def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Train by `config`; returns the last evaluation. Goes on from the newest complete checkpoint, if any."""
-    clock = Clock(config, launched=time.monotonic())
+    launched = time.monotonic()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and we have many
     tokenizer = AutoTokenizer.from_pretrained(places.assets)
     turns = Turns(tokenizer)
     resumed = newest_checkpoint(places.checkpoints)
-    step = json.loads((resumed / "state.json").read_text())["step"] if resumed else 0
+    state: dict[str, Any] = resumable(resumed, config) if resumed else {"step": 0, "trained": 0.0}
+    step, clock = int(state["step"]), Clock(config, launched, state["trained"])
     last = 10**9 if config.seconds else -(-config.steps // len(USES))
     batches = MiniBatches(config, turns, clock.shared)
     # Workers fork here, before anything touches the GPU.
@@ -106,13 +107,13 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
             evaluate_now(judge, held, step, report)
             evaluated = time.monotonic()
         if now - saved > config.checkpoint_every:
-            save(learner, places, step, config)
+            save(learner, places, step, clock)
             saved = time.monotonic()
         now = time.monotonic()
         waiting = next(stream, None)
         waited += time.monotonic() - now
     stream.close()  # the workers end: the evaluation gets the machine for itself
-    save(learner, places, step, config)
+    save(learner, places, step, clock)
     return evaluate_now(judge, held, step, report)
 
 
@@ -131,15 +132,46 @@ def make_learner(
     return learner
 
 
-def save(learner: Learner, places: Places, step: int, config: MiniTrainConfig) -> None:
-    """Full state into the checkpoints, weights alone into `places.out`."""
+# Settings that may change when a run goes on: they decide how it runs, not what it learns.
+FREE_SETTINGS = frozenset(
+    [
+        "steps",
+        "seconds",
+        "workers",
+        "compile",
+        "profile",
+        "log_every",
+        "evaluate_every",
+        "evaluate_questions",
+        "checkpoint_every",
+    ]
+)
+
+
+def resumable(checkpoint: Path, config: MiniTrainConfig) -> dict[str, Any]:
+    """The state of a checkpoint that `config` may go on from; other settings are refused by name."""
+    state: dict[str, Any] = json.loads((checkpoint / "state.json").read_text())
+    wanted = json.loads(json.dumps(dataclasses.asdict(config)))
+    changed = sorted(name for name in wanted if state["config"].get(name) != wanted[name])
+    if fixed := [name for name in changed if name not in FREE_SETTINGS]:
+        raise ValueError(
+            f"the checkpoints in this folder have other {', '.join(fixed)}: give another --out for a new run"
+        )
+    return state
+
+
+def save(learner: Learner, places: Places, step: int, clock: Clock) -> None:
+    """Full state into the checkpoints, weights alone into `places.out`. Weights that are not finite are not saved."""
+    if not all(bool(parameter.isfinite().all()) for parameter in learner.names):
+        raise ValueError(f"the weights are not finite at step {step} and were not saved: lower the learning rate")
+    state = {"step": step, "trained": clock.trained(), "config": dataclasses.asdict(clock.config)}
     model = {name: value for name, value in learner.model.state_dict().items() if name != "lm_head.weight"}
     groups = {
         "model": model,
         "head": learner.head.state_dict(),
         "optimizer": optimizer_tensors(learner.optimizer, learner.names),
     }
-    save_checkpoint(places.checkpoints, step, groups, {"step": step, "config": dataclasses.asdict(config)})
+    save_checkpoint(places.checkpoints, step, groups, state)
     export_weights(learner.model, places.out)
     save_head(learner.head, places.out / HEAD)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.qwen.cells import CELL
+from arr_coc.scenes import FAMILIES
 from arr_coc.training.practice import KINDS
 
 
@@ -94,9 +95,20 @@ class MiniTrainConfig:
     """Vision and text layers."""
 
     def __post_init__(self) -> None:
-        for width, height, share in (*self.sizes, *self.early_sizes):
-            if width % CELL or height % CELL or share < 0:
-                raise ValueError(f"sizes: {width}x{height} must be multiples of {CELL} px, with a share of 0 or more")
+        for field in dataclasses.fields(self):
+            _check_kind(field.name, getattr(self, field.name), field.default)
+        if not self.sizes or not all(_is_size(size) for size in (*self.sizes, *self.early_sizes)):
+            raise ValueError(
+                f"sizes: each is [width, height, share], in px that are multiples of {CELL}, share 0 or more"
+            )
+        if self.seed < 0 or self.questions < 1 or self.text_tokens < 32 or self.workers < 0:
+            raise ValueError("seed and workers are 0 or more, questions 1 or more, text_tokens 32 or more")
+        if self.hidden < 64 or self.hidden % 64:
+            raise ValueError(f"hidden: {self.hidden} must be a multiple of 64, the size of a head")
+        if unknown := sorted(set(self.focus) - set(FAMILIES)):
+            raise ValueError(f"focus: unknown families {unknown}; known are {', '.join(FAMILIES)}")
+        if self.focus_share and not self.focus:
+            raise ValueError("focus_share without focus: name the families to practise")
         if not all(0 < share <= 1 for share in self.sparse_shares):
             raise ValueError(f"sparse_shares: {self.sparse_shares} are shares KEPT, each in (0, 1]")
         if self.precision not in ("bfloat16", "float32"):
@@ -144,7 +156,12 @@ class MiniTrainConfig:
 
 def read_config(path: Path | None, **overrides: Any) -> MiniTrainConfig:
     """The config of a JSON file (None: the recipe), with `overrides` that are not None on top."""
-    given = json.loads(path.read_text()) if path else {}
+    try:
+        given = json.loads(path.read_text()) if path else {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"{path}: expected a JSON object of settings")
     known = {field.name for field in dataclasses.fields(MiniTrainConfig)}
     if unknown := sorted(set(given) - known):
         raise ValueError(f"{path}: unknown settings {unknown}; known are {sorted(known)}")
@@ -154,3 +171,17 @@ def read_config(path: Path | None, **overrides: Any) -> MiniTrainConfig:
 
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def _is_size(size: Any) -> bool:
+    if not isinstance(size, tuple) or len(size) != 3 or not all(isinstance(number, int | float) for number in size):
+        return False
+    width, height, share = size
+    return width >= CELL and height >= CELL and width % CELL == height % CELL == 0 and share >= 0
+
+
+def _check_kind(name: str, value: Any, default: Any) -> None:
+    """A setting has the kind of its default; a whole number may stand for any number."""
+    kinds: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
+    if type(value) not in kinds:
+        raise ValueError(f"{name}: {value!r} is a {type(value).__name__}, expected {type(default).__name__}")

@@ -7,6 +7,7 @@ there are enough: drawing is the dearest part, and half of the steps are to be s
 B images, N cells, K kept cells.
 """
 
+import os
 import resource
 import shutil
 import warnings
@@ -189,7 +190,13 @@ def batch_stream(batches: MiniBatches, first: int, last: int, pin: bool) -> Gene
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every tensor in flight is one open file
         one = batches.config.cells_per_batch * (CELL * CELL * 3 + CLASSES)
-        if shutil.disk_usage("/dev/shm").free < 2 * workers * ahead * one:
+        free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+        if free < workers * one:
+            raise ValueError(
+                f"/dev/shm has {free >> 20} MB free, {workers} workers need {workers * one >> 20}: "
+                f"give --workers {free // one}, or a smaller cells_per_batch"
+            )
+        if free < 2 * workers * ahead * one:
             ahead = 1
     loader = DataLoader(
         batches,

@@ -130,6 +130,15 @@ def write_assets(folder: Path, words: tuple[str, ...], template: Path | None = N
         shutil.copyfile(template / "chat_template.jinja", folder / "chat_template.jinja")
 
 
+def copy_assets(source: Path, folder: Path, config: Any) -> None:
+    """Tokenizer, settings and template of `source` beside weights of `config`, so that `folder` is a whole model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (*source.glob("*.json"), *source.glob("*.jinja")):
+        if path.name not in ("config.json", "model.safetensors.index.json"):
+            shutil.copyfile(path, folder / path.name)
+    (folder / "config.json").write_text(config.to_json_string())
+
+
 def main() -> None:
     """Command line: see the top of this file."""
     from arr_coc.scenes import world_words

@@ -15,10 +15,11 @@ from arr_coc.training.mini_step import Losses
 class Clock:
     """Where a run stands: by its steps, or by the time it was given."""
 
-    def __init__(self, config: MiniTrainConfig, launched: float) -> None:
-        self.config = config
+    def __init__(self, config: MiniTrainConfig, launched: float, spent: float = 0.0) -> None:
+        """`spent` are the seconds of training that an earlier part of the run, before a stop, has used."""
+        self.config, self.spent = config, spent
         self.started = time.monotonic()
-        self.ends = launched + config.seconds
+        self.ends = launched + config.seconds - spent
         self.shared: Any = multiprocessing.Value("d", 0.0) if config.seconds else None
 
     def start(self) -> None:
@@ -29,8 +30,12 @@ class Clock:
         """0 at the first step, 1 at the end; also told to the data workers."""
         if not self.config.seconds:
             return step / self.config.steps
-        self.shared.value = (time.monotonic() - self.started) / max(1.0, self.ends - self.started)
+        self.shared.value = self.trained() / max(1.0, self.spent + self.ends - self.started)
         return float(self.shared.value)
+
+    def trained(self) -> float:
+        """Seconds of training so far, those before a stop included."""
+        return self.spent + time.monotonic() - self.started
 
     def seconds_left(self, step: int, first: int) -> float:
         """Time to the end, estimated from the pace so far where the plan is in steps."""
@@ -70,7 +75,10 @@ def log_step(
     answers, sparse = float(found["dense"].answers), float(found["sparse"].answers)
     labels, right = float(found["dense"].dense), float(found["dense"].right)
     if not math.isfinite(answers + sparse + labels):
-        raise RuntimeError(f"the loss is {answers} at step {step}: start again from the last weights, lower the rate")
+        losses = f"answers {answers}, sparse {sparse}, labels {labels}"
+        raise ValueError(
+            f"a loss is not finite at step {step} ({losses}): go on from the last checkpoint, lower the rate"
+        )
     report(
         f"step {step}  {progress:4.0%}  answers {answers:.3f} ({right:.1%} of tokens), sparse {sparse:.3f}, "
         f"labels {labels:.3f}  {pace['images_per_second']:.0f} images/s ({pace['starved']:.0%} waiting)  "

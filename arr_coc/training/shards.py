@@ -1,7 +1,8 @@
 """Weights as bfloat16 safetensors in small shards, the way `from_pretrained` reads them.
 
-Nothing larger than 15 MiB goes into the package or over the wire. A whole export is swapped in file by
-file with atomic renames, the index last.
+Nothing larger than 15 MiB goes into the package or over the wire. An export is swapped in file by
+file, the index last: a kill between two renames can leave shards of two exports. What a run goes on from are its
+checkpoints, which are complete or absent.
 """
 
 import json
