@@ -103,6 +103,8 @@ def test_scenes_make(tmp_path, capsys):
     assert "2 images" in capsys.readouterr().err
     lines = (tmp_path / "world" / "questions.jsonl").read_text().splitlines()
     assert {"question", "answer", "family"} <= set(json.loads(lines[0]))
+    assert run(["scenes", "make", str(tmp_path / "world"), "--count", "1"]) == 3
+    assert "not empty" in capsys.readouterr().err
 
 
 def test_train_mini(tmp_path):

@@ -70,10 +70,20 @@ def test_parquet_without_pyarrow_says_what_to_do(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "new").exists(), "nothing is written before the mistake is found"
 
 
-@pytest.mark.parametrize(("arguments", "says"), [({"format": "csv"}, "jsonl"), ({"count": 0}, "at least one")])
-def test_mistakes(tmp_path: Path, arguments: dict[str, object], says: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"format": "csv"}, "jsonl"),
+        ({"count": 0}, "at least one"),
+        ({"split": "all"}, "unknown split"),
+        ({"size": (8, 8)}, "no room"),
+        ({"difficulty": "odd"}, "unknown difficulty"),
+    ],
+)
+def test_mistakes_leave_nothing_behind(tmp_path: Path, arguments: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        export(tmp_path, **arguments)  # type: ignore[arg-type]
+        export(tmp_path / "new", **arguments)  # type: ignore[arg-type]
+    assert not (tmp_path / "new").exists()
 
 
 def test_dataset_draws_by_seed() -> None:

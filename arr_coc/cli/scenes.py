@@ -31,6 +31,8 @@ def make(
     """
     from arr_coc.scenes.export import export
 
+    if out.is_dir() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty: give a new folder, so that old and new scenes do not mix")
     square = None if size is None else (size, size)
     counts = export(out, split, count, first_seed, file_format, square, difficulty)
     typer.echo(", ".join(f"{number} {what}" for what, number in counts.items()), err=True)

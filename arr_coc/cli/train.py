@@ -17,7 +17,7 @@ def root() -> None:
 def mini(
     out: Annotated[Path, typer.Option(help="Folder for the weights, metrics and checkpoints.")] = Path("runs/mini"),
     config: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON with settings; see configs/.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON with settings, as in configs/.")
     ] = None,
     init_from: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Start from the weights in this folder.")

@@ -71,7 +71,7 @@ def choose(selector: Selector, batch: Candidates, stopwatch: Stopwatch, strict: 
     """
     try:
         return _choose(selector, batch, stopwatch)
-    except (ValueError, torch.OutOfMemoryError):
+    except torch.OutOfMemoryError:
         raise
     except Exception as error:
         if strict:

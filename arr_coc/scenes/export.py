@@ -94,6 +94,7 @@ def export(
         raise ValueError(f"count is {count}: export at least one scene")
     write = _parquet_writer() if format == "parquet" else _write_jsonl
     folder = Path(out_dir)
+    make_scene(first_seed, split, size, difficulty)  # a mistake ends here, before anything is written
     (folder / "images").mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     images: list[dict[str, Any]] = []
