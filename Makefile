@@ -22,7 +22,7 @@ $(DEV): $(CORE)
 # Three questions about one image: the answers, and pictures of where each of them looked.
 ask: $(CORE)
 	@mkdir -p out; number=0; \
-	for question in "What colour is the cup?" "What does the blue sign say?" "Describe the scene."; do \
+	for question in "What colour is the hand?" "Which word is blue?" "Describe the scene."; do \
 		number=$$((number + 1)); echo "? $$question"; \
 		$(BIN)/arr-coc ask "$$question" --overlay out/ask-$$number.png || exit 1; \
 	done; echo "pictures: out/ask-1.png, out/ask-2.png, out/ask-3.png"

@@ -33,7 +33,7 @@ def ask(
 ) -> None:
     """Answer a question about an image. Without an image, the bundled sample is asked.
 
-    arr-coc ask "What does the blue sign say?"
+    arr-coc ask "Which word is blue?"
 
     arr-coc ask photo.jpg "What colour is the door?" --model Qwen/Qwen3-VL-2B-Instruct --keep 0.25 --overlay why.png
     """
