@@ -62,11 +62,14 @@ def suppress_neighbours(relevance_BHW: Tensor, diversify_B: Tensor) -> Tensor:
     return relevance_BHW * (1 - diversify_B.view(-1, 1, 1) * beaten_by.clamp(0, 1))
 
 
-def soften(relevance_BHW: Tensor, explore_B: Tensor, diversify_B: Tensor) -> Tensor:
-    """Relevance after the tensions, differentiable in all three: what losses and gates see."""
+def soften(relevance_BHW: Tensor, spread_BHW: Tensor, explore_B: Tensor) -> Tensor:
+    """Relevance after the tensions, differentiable in all: what losses and gates see.
+
+    `spread_BHW` is the relevance after `suppress_neighbours`.
+    """
     explore = explore_B.view(-1, 1, 1)
     even_HW = coverage(relevance_BHW.shape[-2], relevance_BHW.shape[-1], relevance_BHW.device)
-    return (1 - explore) * suppress_neighbours(relevance_BHW, diversify_B) + explore * even_HW * relevance_BHW.detach()
+    return (1 - explore) * spread_BHW + explore * even_HW * relevance_BHW.detach()
 
 
 # ---------------------------------------------------------------- budgets
@@ -198,14 +201,14 @@ class TokenAllocator(nn.Module):
         _, explore_B, diversify_B = tensions_BT.unbind(-1)
         height, width = relevance_BHW.shape[-2:]
         points_B, noisy_B = points_somewhere(relevance_BHW), looks_like_noise(relevance_BHW)
-        scores_BHW = suppress_neighbours(relevance_BHW, diversify_B)
+        spread_BHW = suppress_neighbours(relevance_BHW, diversify_B)
         even_HW = coverage(height, width, relevance_BHW.device)
-        scores_BHW = torch.where(points_B.view(-1, 1, 1), scores_BHW, even_HW)
+        scores_BHW = torch.where(points_B.view(-1, 1, 1), spread_BHW, even_HW)
         explore_B = torch.where(noisy_B, explore_B.clamp(min=CAUTION), explore_B)
         k_B = torch.where(finite_B, k_B, torch.full_like(k_B, height * width))
         keep_BHW = choose_with_coverage(scores_BHW, k_B, explore_B)
         trusted_B11 = (finite_B & points_B).view(-1, 1, 1)
-        soft_BHW = soften(relevance_BHW, explore_B, diversify_B)
+        soft_BHW = soften(relevance_BHW, spread_BHW, explore_B)
         soft_BHW = torch.where(trusted_B11, soft_BHW, torch.ones_like(soft_BHW))
         strategy_B = torch.where(noisy_B, HALF_EVEN, RELEVANCE)
         strategy_B = torch.where(points_B, strategy_B, EVEN_GRID)

@@ -13,13 +13,11 @@ from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator, kept_indices
 from arr_coc.balancing import AdaptiveTensionBalancer
-from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
+from arr_coc.config import CELL, SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
-from arr_coc.records import Allocation, Judgement, Question
+from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, Question
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
-
-CELL_PIXELS = 32  # patch 16, merge 2
 
 logger = logging.getLogger(__name__)
 
@@ -143,9 +141,9 @@ class ARRCOCLayer(nn.Module):
                 tokens_BKD = tokens_BKD * straight_through_gate(budgets_BK).unsqueeze(-1).to(tokens_BKD.dtype)
             tokens_BKD = tokens_BKD * mask_BK.unsqueeze(-1)
         strategies = [allocation.strategy(b) for b in range(mask_BK.shape[0])]
-        for _, reason in strategies:
-            if "not finite" in reason:
-                logger.warning("%s", reason)
+        for strategy in strategies:
+            if strategy == STRATEGIES[NOT_FINITE]:
+                logger.warning("%s", strategy[1])
         width = allocation.keep_BHW.shape[-1]
         return ARRCOCOutput(
             tokens=tokens_BKD,
@@ -170,7 +168,7 @@ def straight_through_gate(scores: Tensor) -> Tensor:
 
 def _grid_of(vision_BND: Tensor | None, image_B3hw: Tensor, grid: tuple[int, int] | None) -> tuple[int, int]:
     """The grid asked for; else the image's own, if it fits the tokens; else a square of them. Checked."""
-    of_image = (max(1, image_B3hw.shape[-2] // CELL_PIXELS), max(1, image_B3hw.shape[-1] // CELL_PIXELS))
+    of_image = (max(1, image_B3hw.shape[-2] // CELL), max(1, image_B3hw.shape[-1] // CELL))
     if grid is None:
         side = 0 if vision_BND is None else math.isqrt(vision_BND.shape[1])
         fits = vision_BND is None or of_image[0] * of_image[1] == vision_BND.shape[1]

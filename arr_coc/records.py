@@ -78,11 +78,6 @@ class Judgement:
     balance: Balance
     mass_B: Tensor  # what each image claims of a shared budget; comparable between images
 
-    @property
-    def tensions(self) -> tuple[Tensor, Tensor, Tensor]:
-        particularize_B, explore_B, diversify_B = self.balance.tensions_BT.unbind(-1)
-        return particularize_B, explore_B, diversify_B
-
 
 @dataclass(frozen=True, slots=True)
 class Allocation:

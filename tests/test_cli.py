@@ -52,6 +52,7 @@ def test_ask_as_json_with_fewer_tokens_and_a_picture(capsys, tmp_path):
     document = json.loads(out)
     assert document["tokens_kept"] == len(document["images"][0]["kept"]) == 64
     assert document["tokens_total"] == 256
+    assert any("no trained adapter" in line for line in document["notices"])
     assert document["answer"] == "brown"
     assert err == ""
     with Image.open(overlay) as picture:

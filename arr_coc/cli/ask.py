@@ -48,7 +48,7 @@ def ask(
     answer = loaded.ask(images, question, keep=dial, max_new_tokens=max_new_tokens)
     notices = notices_about(loaded, question)
     if as_json:
-        typer.echo(json.dumps(as_document(answer, model, dial, notices), ensure_ascii=False))
+        typer.echo(json.dumps(as_document(answer, model, dial, [*loaded.notices, *notices]), ensure_ascii=False))
     else:
         typer.echo(answer.text)
     if not quiet:

@@ -151,9 +151,10 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="print one line per test, not the whole report")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
+    on_gpu = torch.device(arguments.device).type == "cuda"
+    dtype = torch.bfloat16 if on_gpu else torch.float32
     report = evaluate(load_answerer(arguments.model, arguments.device, dtype), arguments.questions)
-    report["device"] = torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu"
+    report["device"] = torch.cuda.get_device_name(arguments.device) if on_gpu else "cpu"
     text = json.dumps(report, indent=2)
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)

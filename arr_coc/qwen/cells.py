@@ -9,8 +9,7 @@ from functools import lru_cache
 import torch
 
 from arr_coc.attending import even_rank
-
-CELL = 32  # px on a side: patch 16, merged 2x2
+from arr_coc.config import CELL
 
 
 def box_cells(box: tuple[int, int, int, int], height: int, width: int) -> list[int]:

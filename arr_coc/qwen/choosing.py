@@ -13,7 +13,7 @@ from torch import Tensor
 from arr_coc.attending import budget_bounds, share_budget
 from arr_coc.config import TENSIONS, Keep, tokens_to_keep
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.records import Judgement, Question
+from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, Question
 from arr_coc.selectors import Selector, View
 from arr_coc.timing import Stopwatch
 
@@ -150,7 +150,7 @@ def _selection(
     grid: tuple[int, int], judgement: Judgement, row: int, kept: Tensor, strategy: tuple[str, str]
 ) -> ImageSelection:
     balance = judgement.balance
-    if "not finite" in strategy[1]:
+    if strategy == STRATEGIES[NOT_FINITE]:
         logger.warning("%s", strategy[1])
     return ImageSelection(
         grid=grid,

@@ -57,7 +57,7 @@ class ARRCOCQwen(nn.Module):
         self.keep = check_keep(keep)
         self.processor = processor
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
-        self._told: set[str] = set()
+        self._told: dict[str, None] = {}
 
     @classmethod
     def from_pretrained(
@@ -307,8 +307,13 @@ class ARRCOCQwen(nn.Module):
     def _tell(self, notice: str) -> None:
         """One line, once per model."""
         if notice not in self._told:
-            self._told.add(notice)
+            self._told[notice] = None
             logger.warning("%s", notice)
+
+    @property
+    def notices(self) -> list[str]:
+        """What has been told so far, each line once."""
+        return list(self._told)
 
     # ---------------------------------------------------------------- asking
 
