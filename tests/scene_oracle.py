@@ -87,7 +87,13 @@ def check_colour(scene: Scene, q: Question, s: Slots) -> bool:
 
 def check_thing(scene: Scene, q: Question, s: Slots) -> bool:
     worn = [e.name for e in scene.elements if e.colour == s["c"] and e.kind != "text"]
-    return worn == [q.answer]
+    return worn == [q.answer] and s["c"] not in papers(scene)
+
+
+def papers(scene: Scene) -> set[str]:
+    """The colours, black or white, of plates and sheets large enough to be meant by "the white thing"."""
+    large = [m.ink for m in scene.marks if m.shape == "rect" and min(m.box[2] - m.box[0], m.box[3] - m.box[1]) > 40]
+    return {"white" if min(ink) > 230 else "black" for ink in large if min(ink) > 230 or max(ink) < 50}
 
 
 def check_count(scene: Scene, q: Question, s: Slots) -> bool:
@@ -114,7 +120,8 @@ def check_spatial(scene: Scene, q: Question, s: Slots) -> bool:
     if anchor is None or way is None:
         return False
     ax, ay = middle(anchor.box)
-    offsets = {t: (middle(t.box)[0] - ax, middle(t.box)[1] - ay) for t in things(scene) if t is not anchor}
+    others = [e for e in (*things(scene), *texts(scene)) if e is not anchor]
+    offsets = {e: (middle(e.box)[0] - ax, middle(e.box)[1] - ay) for e in others}
     sector = {
         "left": lambda x, y: x < 0 and abs(y) < -x,
         "right": lambda x, y: x > 0 and abs(y) < x,

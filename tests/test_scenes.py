@@ -41,7 +41,7 @@ def canonical(scene: Scene) -> str:
 # ---- the same for ever ----------------------------------------------------------------------------------
 
 GOLDEN = {
-    ("train", 0): "43d2bd57c876cae7",
+    ("train", 0): "91c6cf4d1f0044ab",
     ("train", 12345): "b8b028ccac83195f",
     ("val", 3): "9bfae3e6cd46415f",
     ("seen", 7): "d25f285bd26bd9bb",

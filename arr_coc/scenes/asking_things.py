@@ -141,9 +141,9 @@ def _along(anchor: Element, other: Element, way: str) -> tuple[float, float]:
     return {"left": (-dx, abs(dy)), "right": (dx, abs(dy)), "above": (-dy, abs(dx)), "below": (dy, abs(dx))}[way]
 
 
-def find_related(things: list[Element], anchor: Element, way: str) -> Element | None:
-    """The one thing that is `way` ("left" ... "nearest") of the anchor, or None if that is not clear."""
-    rest = [t for t in things if t is not anchor]
+def find_related(things: list[Element], anchor: Element, way: str, texts: list[Element]) -> Element | None:
+    """The one thing that is `way` ("left" ... "nearest") of the anchor; None if it is not clear, or a text is nearer."""
+    rest = [t for t in (*things, *texts) if t is not anchor]
     ways = {id(t): (0.0, 0.0) if way == "nearest" else _along(anchor, t, way) for t in rest}
     ax, ay = centre(anchor.box)
 
@@ -157,7 +157,7 @@ def find_related(things: list[Element], anchor: Element, way: str) -> Element | 
     if not rest or (len(rest) > 1 and far(rest[1]) < _CLEARER * far(rest[0])):
         return None
     along, across = ways[id(rest[0])]
-    return None if across > 0.55 * along else rest[0]
+    return None if across > 0.55 * along or rest[0].kind == "text" else rest[0]
 
 
 def ask_spatial(draft: Draft) -> Question | None:
@@ -165,12 +165,13 @@ def ask_spatial(draft: Draft) -> Question | None:
     rng = draft.rng
     if len(draft.things) < 2:
         return None
+    texts = [e for e in draft.elements if e.kind == "text"]
     for _ in range(6):
         picked, way = _pick_called(draft), rng.choice(tuple(RELATIONS))
         if picked is None:
             return None
         anchor, said = picked
-        found = find_related(draft.things, anchor, way)
+        found = find_related(draft.things, anchor, way, texts)
         # The answer must not repeat the question: a star near a star says nothing.
         if found is not None and found.name != anchor.name:
             text = phrase(rng, draft.split, "spatial", r=rng.choice(RELATIONS[way]), x=said)

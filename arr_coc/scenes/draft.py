@@ -89,6 +89,8 @@ class Draft:
     grey: Element | None = None
     loud: list[Box] = field(default_factory=list)
     """Boxes of bright things that stand beside the grey text."""
+    papers: set[str] = field(default_factory=set)
+    """Colours of the sheets and neutral plates that texts are written on: "black", "white"."""
 
     def __post_init__(self) -> None:
         self.background = choose_background(self.rng, self.width, self.height, self.hard)
@@ -202,6 +204,7 @@ class Draft:
         """Lay a sheet with a thin frame over `box` and return its tone."""
         tone = grey_tone(self.rng, 22, 44, 5) if dark else grey_tone(self.rng, 238, 252, 4)
         self.rect(box, tone)
+        self.papers.add("black" if dark else "white")
         edge = 90 if dark else 150
         self.rect(box, (edge, edge, edge), "frame")
         return tone
@@ -223,9 +226,9 @@ class Draft:
     # ---- facts ------------------------------------------------------------------------------------------
 
     def other_colours(self) -> set[str]:
-        """Colour words that signs and bars carry: not to be asked for as the colour of a thing."""
+        """Colour words that signs, bars and papers carry: not to be asked for as the colour of a thing."""
         signs = {s.text.colour for s in self.signs} | {s.plate for s in self.signs}
-        return signs | {b.element.colour for b in self.bars}
+        return signs | {b.element.colour for b in self.bars} | self.papers
 
     def nearest_gap(self, box: Box, others: Sequence[Box]) -> float:
         """Distance in pixels from `box` to the nearest of `others`; infinite when there are none."""

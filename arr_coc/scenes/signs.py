@@ -19,7 +19,9 @@ def _dress(draft: Draft, style: str) -> tuple[RGB | None, str, str, RGB]:
         tone = jittered(rng, COLOURS[plate])
         return tone, plate, *draft.neutral_ink(tone)
     if style == "neutral":
-        tone = grey_tone(rng, 236, 252, 4) if rng.random() < 0.6 else grey_tone(rng, 18, 40, 4)
+        light = rng.random() < 0.6
+        tone = grey_tone(rng, 236, 252, 4) if light else grey_tone(rng, 18, 40, 4)
+        draft.papers.add("white" if light else "black")
         word = rng.choice(readable_colours((tone,), draft.hard))
         return tone, "", word, jittered(rng, COLOURS[word])
     word = rng.choice(readable_colours((draft.background.low, draft.background.high), draft.hard))
