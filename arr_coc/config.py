@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-FORMAT_VERSION = 1  # raised when a saved adapter of the version before can no longer be read as it is
+FORMAT_VERSION = 2  # raised when a saved adapter of the version before can no longer be read as it is
 CONFIG_FILE = "arr_coc_config.json"
 
 ENCODINGS = ("auto", "dense", "sparse", "weighted")
 POSITION_POLICIES = ("original", "compact")
 POOLINGS = ("mean", "last", "learned", "lm")
 
+SIGHTS = ("textures", "stem", "glance")
 SCORERS = ("information", "perspectival", "participatory")
 TENSIONS = ("particularize", "explore", "diversify")
 
@@ -43,6 +44,13 @@ class ARRCOCConfig:
     """Width of the language model's token embeddings."""
     texture_channels: int = 13
     """Which registered set of texture channels is read; a set is named by its size."""
+    sight: str = "stem"
+    """What scorers see beside the textures; each adds to the one before: textures (nothing), stem (a small convolution
+    over their fine level), glance (the image at a quarter of its size through the model's own ViT)."""
+    sight_channels: int = 32
+    """Channels of the stem, and again of the glance."""
+    glance_dim: int = 0
+    """Width of the ViT that a glance goes through; 0 without a glance."""
     min_tokens: int = 64
     """Least tokens that keep="auto" chooses, for 1,024 cells or more; scaled down for smaller grids."""
     max_tokens: int = 400
@@ -72,9 +80,16 @@ class ARRCOCConfig:
             ("encoding", self.encoding, ENCODINGS),
             ("position_policy", self.position_policy, POSITION_POLICIES),
             ("pooling", self.pooling, POOLINGS),
+            ("sight", self.sight, SIGHTS),
         ):
             if value not in allowed:
                 raise ValueError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
+        if self.sight_channels < 1:
+            raise ValueError(f"sight_channels={self.sight_channels}: expected at least 1")
+        if (self.sight == "glance") != (self.glance_dim > 0):
+            raise ValueError(
+                f"sight={self.sight!r} and glance_dim={self.glance_dim}: a glance, and only a glance, needs the ViT's width"
+            )
 
     def save(self, folder: Path) -> None:
         (folder / CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")

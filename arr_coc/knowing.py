@@ -1,6 +1,6 @@
 """Textures and question -> three score maps, one per way of knowing.
 
-B batch, C channels, H W grid of cells, L question tokens, D language-model width, E = 64 the shared space.
+B batch, C channels, H W grid of cells, L question tokens, D language-model width, E = 96 the shared space.
 
     information    how much is there         question-blind, entropy inside the cell
     perspectival   what stands out           question-blind, a small CNN
@@ -9,6 +9,8 @@ B batch, C channels, H W grid of cells, L question tokens, D language-model widt
 Every scorer is called as `scorer(pyramid, question)` and gives `[B, H, W]` in [0, 1].
 """
 
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +18,10 @@ from torch import Tensor, nn
 from arr_coc.config import FINE, POOLINGS, SCORERS, channel_names
 from arr_coc.records import Question, TexturePyramid
 
-SHARED = 64  # E
+SHARED = 96  # E
+HEADS = 4
+ROUNDS = 2  # of deliberation between cells and question
+WAVES = 8  # wavelengths that say where a cell is, per axis and phase
 LEVELS = FINE * FINE + 4 + 1  # values of one channel that belong to one cell, all three scales together
 GREY_LEVEL = 1 / 255
 
@@ -73,13 +78,14 @@ class InformationScorer(nn.Module):
 class PerspectivalScorer(nn.Module):
     """What stands out: a small CNN (C-32-16-1) that goes down the pyramid, beside a direct reading of saliency."""
 
-    def __init__(self, channels: int = 13) -> None:
+    def __init__(self, channels: int = 13, seen: int = 0) -> None:
+        """`seen` is the number of channels of sight beside the textures."""
         super().__init__()
         names = channel_names(channels)
         self.from_fine = nn.Conv2d(channels, 32, 3, stride=2, padding=1)
         self.from_middle = nn.Conv2d(channels, 32, 1)
         self.down = nn.Conv2d(32, 16, 3, stride=2, padding=1)
-        self.from_cell = nn.Conv2d(channels, 16, 1)
+        self.from_cell = nn.Conv2d(channels + seen, 16, 1)
         self.to_score = nn.Conv2d(16, 1, 3, padding=1, bias=False)
         self.saliency = nn.Conv2d(channels, 1, 1, bias=False)
         self.bias = nn.Parameter(torch.tensor(-2.0))
@@ -92,48 +98,108 @@ class PerspectivalScorer(nn.Module):
 
     def forward(self, pyramid: TexturePyramid, question: Question | None = None) -> Tensor:
         middle = F.gelu(self.from_fine(pyramid.fine_BChw) + self.from_middle(pyramid.middle_BChw))
-        cell = F.gelu(self.down(middle) + self.from_cell(pyramid.cell_BCHW))
+        seen = () if pyramid.seen_BGHW is None else (pyramid.seen_BGHW,)
+        cell = F.gelu(self.down(middle) + self.from_cell(torch.cat([pyramid.cell_BCHW, *seen], dim=1)))
         return (self.to_score(cell) + self.saliency(pyramid.cell_BCHW) + self.bias).squeeze(1).sigmoid()
 
 
 class ParticipatoryScorer(nn.Module):
     """What the question wants: each cell against each question token; max, mean and sum over tokens, weighted.
 
-    Cells and tokens meet in a shared space of 64; without a question the map is constant at 1/2.
+    Cells and tokens meet in a shared space of 96. Before they are matched, cells hear the question and each other
+    (`Deliberation`), since what answers may stand beside what was named. Without a question the map is constant at 1/2.
     """
 
-    def __init__(self, hidden_dim: int, channels: int = 13) -> None:
+    def __init__(self, hidden_dim: int, channels: int = 13, seen: int = 0) -> None:
+        """`seen` is the number of channels of sight beside the textures."""
         super().__init__()
-        width = channels * LEVELS
+        width = channels * LEVELS + seen
         self.cells = nn.Sequential(nn.Conv2d(width, 2 * SHARED, 1), nn.GELU(), nn.Conv2d(2 * SHARED, SHARED, 1))
         self.question = nn.Sequential(nn.RMSNorm(hidden_dim), nn.Linear(hidden_dim, SHARED))
+        self.deliberate = nn.ModuleList(Deliberation() for _ in range(ROUNDS))
+        self.norm = nn.RMSNorm(SHARED)
+        self.wanted = nn.Linear(SHARED, 1)
         self.sharpness = nn.Parameter(torch.tensor(8.0))
         # Weights of max, mean and sum. The sum grows with the question's length, so it starts small.
         self.mix = nn.Parameter(torch.tensor([1.0, 0.5, 0.05]))
-        self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, pyramid: TexturePyramid, question: Question) -> Tensor:
         height, width = pyramid.grid
-        cells_BNE = F.normalize(self.cells(pyramid.stacked()).flatten(2).transpose(1, 2), dim=-1)
-        tokens_BLE = F.normalize(self.question(question.tokens_BLD), dim=-1)
-        match_BNL = self.sharpness * cells_BNE @ tokens_BLE.transpose(1, 2)
+        cells_BNE = self.cells(pyramid.stacked()).flatten(2).transpose(1, 2)
+        tokens_BLE = self.question(question.tokens_BLD)
+        for one_round in self.deliberate:
+            cells_BNE = one_round(cells_BNE, tokens_BLE, question.mask_BL, (height, width))
+        cells_BNE = self.norm(cells_BNE)
+        match_BNL = self.sharpness * F.normalize(cells_BNE, dim=-1) @ F.normalize(tokens_BLE, dim=-1).transpose(1, 2)
         mask_B1L = question.mask_BL.unsqueeze(1)
         total_BN = (match_BNL * mask_B1L).sum(-1)
         mean_BN = total_BN / mask_B1L.sum(-1).clamp(min=1)
         best_BN = match_BNL.masked_fill(~mask_B1L, -1e4).amax(-1)
-        wanted_BN = torch.stack([best_BN, mean_BN, total_BN], dim=-1) @ self.mix + self.bias
+        wanted_BN = torch.stack([best_BN, mean_BN, total_BN], dim=-1) @ self.mix + self.wanted(cells_BNE).squeeze(-1)
         wanted_BN = torch.where(question.asked_B.unsqueeze(1), wanted_BN, torch.zeros_like(wanted_BN))
         return wanted_BN.sigmoid().view(-1, height, width)
+
+
+class Deliberation(nn.Module):
+    """One round: cells hear the question, then their neighbours, then all other cells, then think for themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(SHARED) for _ in range(4))
+        self.hear = Attention()
+        self.near = nn.Conv2d(SHARED, SHARED, 5, padding=2, groups=SHARED)
+        self.far = Attention()
+        self.place = nn.Linear(4 * WAVES, SHARED, bias=False)
+        self.think = nn.Sequential(nn.Linear(SHARED, 2 * SHARED), nn.GELU(), nn.Linear(2 * SHARED, SHARED))
+
+    def forward(self, cells_BNE: Tensor, tokens_BLE: Tensor, mask_BL: Tensor, grid: tuple[int, int]) -> Tensor:
+        hear, near, far, think = self.norms
+        bias_B11L = torch.zeros_like(mask_BL, dtype=cells_BNE.dtype).masked_fill(~mask_BL, -1e4)[:, None, None]
+        cells_BNE = cells_BNE + self.hear(hear(cells_BNE), tokens_BLE, tokens_BLE, bias_B11L)
+        map_BEHW = near(cells_BNE).transpose(1, 2).unflatten(2, grid)
+        cells_BNE = cells_BNE + self.near(map_BEHW).flatten(2).transpose(1, 2)
+        here = far(cells_BNE)
+        placed = here + self.place(place_waves(*grid, device=cells_BNE.device))
+        cells_BNE = cells_BNE + self.far(placed, placed, here)
+        return cells_BNE + self.think(think(cells_BNE))
+
+
+class Attention(nn.Module):
+    """Multi-head attention from `[B, N, E]` to `[B, M, E]`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(SHARED, SHARED, bias=False) for _ in range(4))
+
+    def forward(self, query_BNE: Tensor, key_BME: Tensor, value_BME: Tensor, bias: Tensor | None = None) -> Tensor:
+        query, key, value = (
+            project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for project, x in ((self.query, query_BNE), (self.key, key_BME), (self.value, value_BME))
+        )
+        heard = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        out: Tensor = self.out(heard.transpose(1, 2).flatten(2))
+        return out
+
+
+@lru_cache(maxsize=64)
+def place_waves(height: int, width: int, device: torch.device) -> Tensor:
+    """Where each cell is, `[N, 4 WAVES]`: waves of 2 to 64 cells along y and x, so that steps mean the same anywhere."""
+    rates = 2 * torch.pi / 2 ** torch.linspace(1, 6, WAVES, device=device)
+    y = torch.arange(height, device=device).view(-1, 1, 1) * rates
+    x = torch.arange(width, device=device).view(1, -1, 1) * rates
+    waves = [y.sin(), y.cos(), x.sin(), x.cos()]
+    return torch.cat([wave.expand(height, width, WAVES) for wave in waves], dim=-1).view(height * width, -1)
 
 
 class Knowing(nn.Module):
     """The three scorers together: pyramid and question -> `[B, 3, H, W]` in the order of SCORERS."""
 
-    def __init__(self, hidden_dim: int, channels: int = 13) -> None:
+    def __init__(self, hidden_dim: int, channels: int = 13, seen: int = 0) -> None:
+        """`seen` is the number of channels of sight beside the textures."""
         super().__init__()
         self.information = InformationScorer(channels)
-        self.perspectival = PerspectivalScorer(channels)
-        self.participatory = ParticipatoryScorer(hidden_dim, channels)
+        self.perspectival = PerspectivalScorer(channels, seen)
+        self.participatory = ParticipatoryScorer(hidden_dim, channels, seen)
 
     def forward(self, pyramid: TexturePyramid, question: Question) -> Tensor:
         return torch.stack([getattr(self, name)(pyramid, question) for name in SCORERS], dim=1)

@@ -6,7 +6,7 @@ B batch of images with one grid, H W grid of cells, N = H * W, K kept (the most 
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from arr_coc.balancing import AdaptiveTensionBalancer
 from arr_coc.config import CELL, SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
 from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, Question
+from arr_coc.sight import Sight, sight_width
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
 
@@ -46,7 +47,8 @@ class ARRCOCLayer(nn.Module):
     Called with `(vision_embeds, query_embeds, image_tensor, grid=None)`: `vision_embeds` `[B, N, D]` or None (then only
     positions come out, which is what sparse encoding needs), `query_embeds` `[B, L, D]` or `[B, D]`, `image_tensor`
     `[B, 3, h, w]` (uint8, or float in [0, 1]), `grid` (H, W). Without a grid it is taken from the image's size
-    where that fits the tokens (cells of 32 px), else the tokens must form a square.
+    where that fits the tokens (cells of 32 px), else the tokens must form a square. A layer with `sight="glance"` also
+    takes `glance` `[B, X, H, W]`, what the ViT makes of the image when it is small (`arr_coc.qwen.glance`).
     """
 
     def __init__(
@@ -56,12 +58,16 @@ class ARRCOCLayer(nn.Module):
         min_tokens: int = 64,
         max_tokens: int = 400,
         *,
+        sight: str = "stem",
+        sight_channels: int = 32,
+        glance_dim: int = 0,
         pooling: str = "mean",
         straight_through: bool = False,
     ) -> None:
         super().__init__()
         self.texture_channels, self.straight_through = texture_channels, straight_through
-        self.knowing = Knowing(hidden_dim, texture_channels)
+        self.sight = Sight(sight, texture_channels, sight_channels, glance_dim)
+        self.knowing = Knowing(hidden_dim, texture_channels, sight_width(sight, sight_channels))
         self.pool = QuestionPooler(hidden_dim, pooling)
         self.balancing = AdaptiveTensionBalancer(hidden_dim)
         self.attending = TokenAllocator(min_tokens, max_tokens)
@@ -73,6 +79,9 @@ class ARRCOCLayer(nn.Module):
             config.texture_channels,
             config.min_tokens,
             config.max_tokens,
+            sight=config.sight,
+            sight_channels=config.sight_channels,
+            glance_dim=config.glance_dim,
             pooling=config.pooling,
             straight_through=config.straight_through,
         )
@@ -83,13 +92,15 @@ class ARRCOCLayer(nn.Module):
         question: Question,
         grid: tuple[int, int],
         stopwatch: Stopwatch | None = None,
+        glance_BXHW: Tensor | None = None,
     ) -> Judgement:
-        """Texture, knowing, balancing: everything that comes before the budget. Always in fp32."""
+        """Texture, sight, knowing, balancing: everything that comes before the budget. Always in fp32."""
         stopwatch = stopwatch or Stopwatch(image_B3hw.device)
         with torch.autocast(image_B3hw.device.type, enabled=False):
             with stopwatch.part("texture"):
                 pyramid = texture_pyramid(image_B3hw, grid, self.texture_channels)
             with stopwatch.part("knowing"):
+                pyramid = replace(pyramid, seen_BGHW=self.sight(pyramid, glance_BXHW))
                 scores_BSHW = self.knowing(pyramid, question)
             with stopwatch.part("balancing"):
                 balance = self.balancing(scores_BSHW, self.pool(question))
@@ -109,6 +120,7 @@ class ARRCOCLayer(nn.Module):
         grid: tuple[int, int] | None = None,
         *,
         query_mask: Tensor | None = None,
+        glance: Tensor | None = None,
         keep: Keep | list[Keep] = "auto",
     ) -> ARRCOCOutput:
         image_B3hw = image_tensor.unsqueeze(0) if image_tensor.ndim == 3 else image_tensor
@@ -116,7 +128,7 @@ class ARRCOCLayer(nn.Module):
         grid = _grid_of(vision_embeds, image_B3hw, grid)
         question = Question.of(query_embeds, query_mask)
         stopwatch = Stopwatch(image_B3hw.device)
-        judgement = self.judge(image_B3hw, question, grid, stopwatch)
+        judgement = self.judge(image_B3hw, question, grid, stopwatch, glance)
         balance = judgement.balance
         with stopwatch.part("attending"):
             k_B = self.attending.budgets(balance.relevance_BHW.detach(), balance.tensions_BT[:, 0].detach(), keeps)

@@ -1,7 +1,7 @@
 """What the four parts hand to each other. They import these records, and never one another.
 
 B batch of images with one grid, C channels, H W grid of cells, N = H * W, L question tokens, D language-model width,
-S scorers, T tensions.
+S scorers, T tensions, G channels of sight.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ class TexturePyramid:
     middle_BChw: Tensor  # [B, C, 2H, 2W]
     cell_BCHW: Tensor  # [B, C, H, W]
     names: tuple[str, ...]
+    seen_BGHW: Tensor | None = None  # [B, G, H, W], what the layer's sight made of it; None without sight
 
     @property
     def grid(self) -> tuple[int, int]:
         return self.cell_BCHW.shape[-2], self.cell_BCHW.shape[-1]
 
     def stacked(self) -> Tensor:
-        """All three levels side by side per cell: [B, 21 C, H, W]."""
-        return torch.cat(
-            [F.pixel_unshuffle(self.fine_BChw, FINE), F.pixel_unshuffle(self.middle_BChw, 2), self.cell_BCHW], dim=1
-        )
+        """All three levels and what was seen, side by side per cell: [B, 21 C + G, H, W]."""
+        levels = [F.pixel_unshuffle(self.fine_BChw, FINE), F.pixel_unshuffle(self.middle_BChw, 2), self.cell_BCHW]
+        return torch.cat(levels if self.seen_BGHW is None else [*levels, self.seen_BGHW], dim=1)
 
 
 @dataclass(frozen=True, slots=True)

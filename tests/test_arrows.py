@@ -8,7 +8,7 @@ import pytest
 from arr_coc import _HOMES
 
 PACKAGE = Path(__file__).parent.parent / "arr_coc"
-PARTS = {"texture", "knowing", "balancing", "attending"}
+PARTS = {"texture", "sight", "knowing", "balancing", "attending"}
 CORE = PARTS | {"config", "records", "timing", "layer"}
 ALLOWED = {
     "config": set(),
@@ -60,7 +60,7 @@ def test_a_room_imports_only_the_rooms_below_it(path):
 
 
 @pytest.mark.parametrize("part", sorted(PARTS))
-def test_the_four_parts_import_torch_and_shared_records_only(part):
+def test_the_parts_import_torch_and_shared_records_only(part):
     outside = {name.split(".")[0] for name in imported(PACKAGE / f"{part}.py") if not name.startswith("arr_coc")}
     assert outside <= TORCH_ONLY
 

@@ -4,7 +4,7 @@ S samples, I images of all samples, N cells of an image. Images of different gri
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,6 +30,7 @@ class Candidates:
     question: Question  # one row per sample
     sample_of: Sequence[int]  # the sample of each image
     keeps: Sequence[Keep]  # one checked dial per sample
+    glance: Callable[[Tensor, tuple[int, int]], Tensor] | None = None  # images [B, 3, h, w], grid -> [B, X, H, W]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,9 @@ def _choose(selector: Selector, batch: Candidates, stopwatch: Stopwatch) -> Choi
     for image, grid in enumerate(batch.grids):
         size = () if batch.pixels is None else tuple(batch.pixels[image].shape)
         groups.setdefault((grid, size), []).append(image)
-    judgements = {key: selector.judge(_view(key[0], members, batch), stopwatch) for key, members in groups.items()}
+    judgements = {
+        key: selector.judge(_view(key[0], members, batch, stopwatch), stopwatch) for key, members in groups.items()
+    }
     with stopwatch.part("attending"):
         k_I = _budgets(selector, judgements, groups, batch)
         chosen: dict[int, tuple[ImageSelection, Tensor]] = {}
@@ -103,13 +106,19 @@ def _choose(selector: Selector, batch: Candidates, stopwatch: Stopwatch) -> Choi
     return Choice([one.kept for one in images], [chosen[image][1] for image in range(len(images))], images)
 
 
-def _view(grid: tuple[int, int], members: list[int], batch: Candidates) -> View:
+def _view(grid: tuple[int, int], members: list[int], batch: Candidates, stopwatch: Stopwatch) -> View:
     samples = [batch.sample_of[image] for image in members]
+    image_B3hw = None if batch.pixels is None else torch.stack([batch.pixels[image] for image in members])
+    glance_BXHW = None
+    if batch.glance is not None and image_B3hw is not None:
+        with stopwatch.part("glance"):
+            glance_BXHW = batch.glance(image_B3hw, grid)
     return View(
         grid=grid,
         question=Question(batch.question.tokens_BLD[samples], batch.question.mask_BL[samples]),
-        image_B3hw=None if batch.pixels is None else torch.stack([batch.pixels[image] for image in members]),
+        image_B3hw=image_B3hw,
         visual_BND=None if batch.tokens is None else torch.stack([batch.tokens[image] for image in members]),
+        glance_BXHW=glance_BXHW,
     )
 
 

@@ -17,6 +17,7 @@ from arr_coc.layer import straight_through_gate
 from arr_coc.qwen import encoding
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.choosing import Candidates, Choice, choose, keep_everything, keep_weighted
+from arr_coc.qwen.glance import glance
 from arr_coc.qwen.images import image_tensor
 from arr_coc.qwen.positions import ChatTokens, Compact, compact, find_question, samples_of_images, token_types
 from arr_coc.records import Question
@@ -178,8 +179,13 @@ class Preparer:
             pixels = self._pixels(request, grids) if self.selector.reads_pixels else None
         # Weighted encoding keeps every token and uses the relevance alone: any budget short of all makes one.
         keeps: list[Keep] = [0.5] * len(request.keeps) if self.encoding == "weighted" else request.keeps
-        batch = Candidates(grids, pixels, tokens, question, sample_of, keeps)
+        look = self._glance if self.selector.reads_glance else None
+        batch = Candidates(grids, pixels, tokens, question, sample_of, keeps, look)
         return choose(self.selector, batch, stopwatch, self.strict)
+
+    def _glance(self, image_B3hw: Tensor, grid: tuple[int, int]) -> Tensor:
+        mean, std = torch.tensor(self.image_mean), torch.tensor(self.image_std)
+        return glance(self.model, image_B3hw, grid, mean, std)
 
     def _gate(self, features: Any, choice: Choice) -> Any:
         """Scale by relevance (weighted), or pass its gradient on (straight-through); else nothing."""

@@ -26,6 +26,7 @@ class View:
     question: Question
     image_B3hw: Tensor | None  # float in [0, 1], of any size
     visual_BND: Tensor | None  # the merged visual tokens, as the language model would see them
+    glance_BXHW: Tensor | None = None  # what the ViT makes of the image when it is small
 
 
 class Selector(nn.Module, ABC):
@@ -36,6 +37,8 @@ class Selector(nn.Module, ABC):
     """Whether it needs the images themselves."""
     reads_tokens: bool
     """Whether it needs the vision encoder's output, and so cannot be used with sparse encoding."""
+    reads_glance: bool = False
+    """Whether it needs what the vision encoder makes of a small copy of the image."""
 
     def __init__(self, allocator: TokenAllocator) -> None:
         super().__init__()

@@ -15,10 +15,11 @@ class ARRCOCSelector(Selector):
     def __init__(self, layer: ARRCOCLayer) -> None:
         super().__init__(layer.attending)
         self.layer = layer
+        self.reads_glance = layer.sight.glance is not None
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         assert view.image_B3hw is not None
-        return self.layer.judge(view.image_B3hw, view.question, view.grid, stopwatch)
+        return self.layer.judge(view.image_B3hw, view.question, view.grid, stopwatch, view.glance_BXHW)
 
 
 @register("arr_coc")
