@@ -15,7 +15,7 @@ from arr_coc.attending import TokenAllocator, kept_indices
 from arr_coc.balancing import AdaptiveTensionBalancer
 from arr_coc.config import CELL, SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
-from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, Question
+from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, Question, TexturePyramid
 from arr_coc.sight import Sight, sight_width
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
@@ -96,11 +96,22 @@ class ARRCOCLayer(nn.Module):
     ) -> Judgement:
         """Texture, sight, knowing, balancing: everything that comes before the budget. Always in fp32."""
         stopwatch = stopwatch or Stopwatch(image_B3hw.device)
+        return self.weigh(self.see(image_B3hw, grid, glance_BXHW, stopwatch), question, stopwatch)
+
+    def see(
+        self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
+    ) -> TexturePyramid:
+        """Texture and sight: what does not depend on the question, and serves all questions about an image."""
         with torch.autocast(image_B3hw.device.type, enabled=False):
             with stopwatch.part("texture"):
                 pyramid = texture_pyramid(image_B3hw, grid, self.texture_channels)
+            with stopwatch.part("sight"):
+                return replace(pyramid, seen_BGHW=self.sight(pyramid, glance_BXHW))
+
+    def weigh(self, pyramid: TexturePyramid, question: Question, stopwatch: Stopwatch) -> Judgement:
+        """Knowing and balancing: one row of the pyramid per row of the question."""
+        with torch.autocast(pyramid.cell_BCHW.device.type, enabled=False):
             with stopwatch.part("knowing"):
-                pyramid = replace(pyramid, seen_BGHW=self.sight(pyramid, glance_BXHW))
                 scores_BSHW = self.knowing(pyramid, question)
             with stopwatch.part("balancing"):
                 balance = self.balancing(scores_BSHW, self.pool(question))

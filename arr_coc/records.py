@@ -27,6 +27,13 @@ class TexturePyramid:
     def grid(self) -> tuple[int, int]:
         return self.cell_BCHW.shape[-2], self.cell_BCHW.shape[-1]
 
+    def rows(self, image_R: Tensor) -> "TexturePyramid":
+        """One row per entry of `image_R`, so that several questions can be put to one image."""
+        seen = None if self.seen_BGHW is None else self.seen_BGHW[image_R]
+        return TexturePyramid(
+            self.fine_BChw[image_R], self.middle_BChw[image_R], self.cell_BCHW[image_R], self.names, seen
+        )
+
     def stacked(self) -> Tensor:
         """All three levels and what was seen, side by side per cell: [B, 21 C + G, H, W]."""
         levels = [F.pixel_unshuffle(self.fine_BChw, FINE), F.pixel_unshuffle(self.middle_BChw, 2), self.cell_BCHW]

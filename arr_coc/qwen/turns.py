@@ -47,6 +47,10 @@ class Turns:
         parts = cut_tokens(text, self._special_names)
         return tuple(index for part in parts for index in self._backend.encode(part, add_special_tokens=False).ids)
 
+    def question(self, text: str) -> tuple[int, ...]:
+        """A user's text alone, as the processor encodes it."""
+        return self._encode(text)
+
     def prompt(self, question: str) -> tuple[int, ...]:
         """The turn up to the place where the answer begins."""
         return self._encode(question) + self._bridge

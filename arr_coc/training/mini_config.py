@@ -1,7 +1,6 @@
 """Settings of `arr-coc train mini`: one frozen dataclass, read from JSON, checked once."""
 
 import dataclasses
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from arr_coc.qwen.cells import CELL
 from arr_coc.scenes import FAMILIES
 from arr_coc.training.practice import KINDS
+from arr_coc.training.settings import check_kind, is_size, read_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class MiniTrainConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            _check_kind(field.name, getattr(self, field.name), field.default)
-        if not self.sizes or not all(_is_size(size) for size in (*self.sizes, *self.early_sizes)):
+            check_kind(field.name, getattr(self, field.name), field.default)
+        if not self.sizes or not all(is_size(size) for size in (*self.sizes, *self.early_sizes)):
             raise ValueError(
                 f"sizes: each is [width, height, share], in px that are multiples of {CELL}, share 0 or more"
             )
@@ -156,32 +156,4 @@ class MiniTrainConfig:
 
 def read_config(path: Path | None, **overrides: Any) -> MiniTrainConfig:
     """The config of a JSON file (None: the recipe), with `overrides` that are not None on top."""
-    try:
-        given = json.loads(path.read_text()) if path else {}
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
-    if not isinstance(given, dict):
-        raise ValueError(f"{path}: expected a JSON object of settings")
-    known = {field.name for field in dataclasses.fields(MiniTrainConfig)}
-    if unknown := sorted(set(given) - known):
-        raise ValueError(f"{path}: unknown settings {unknown}; known are {sorted(known)}")
-    given |= {name: value for name, value in overrides.items() if value is not None}
-    return MiniTrainConfig(**{name: _frozen(value) for name, value in given.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
-
-
-def _is_size(size: Any) -> bool:
-    if not isinstance(size, tuple) or len(size) != 3 or not all(isinstance(number, int | float) for number in size):
-        return False
-    width, height, share = size
-    return width >= CELL and height >= CELL and width % CELL == height % CELL == 0 and share >= 0
-
-
-def _check_kind(name: str, value: Any, default: Any) -> None:
-    """A setting has the kind of its default; a whole number may stand for any number."""
-    kinds: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
-    if type(value) not in kinds:
-        raise ValueError(f"{name}: {value!r} is a {type(value).__name__}, expected {type(default).__name__}")
+    return read_settings(MiniTrainConfig, path, **overrides)

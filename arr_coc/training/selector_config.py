@@ -1,0 +1,147 @@
+"""Settings of `arr-coc train selector`: one frozen dataclass, read from JSON, checked once."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arr_coc.config import CELL, POOLINGS, SIGHTS
+from arr_coc.training.settings import check_kind, is_size, read_settings
+
+STAGES = (1, 2, 3)
+STRATEGIES = ("score", "straight_through", "gumbel", "reinforce")
+ADAPTATIONS = ("none", "lora", "last4", "all")
+TARGETS = ("boxes", "attention")
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorTrainConfig:
+    """Everything that decides a run. The defaults train ARR-COC for mini on one large GPU."""
+
+    stage: int = 1
+    """1: maps learn from boxes, the model is frozen. 2: answers end to end. 3: as 1, on hard variants, double weight."""
+    model: str = "mini"
+    """"mini", a folder, an identifier, or "shape:qwen3-vl-2b" for random weights at a real shape."""
+    data: str = "scenes"
+    """What to learn from, see `training/sources.py`: "scenes", "coco:...", "vqa:...", "jsonl:..."."""
+    pseudo_boxes: str = ""
+    """A detector's output file (COCO results) that gives boxes to data without."""
+    max_broken: float = 0.01
+    """Share of broken rows of `data` that are skipped; more than that stops the run."""
+    target: str = "boxes"
+    """What maps learn from: the boxes, or the dense model's own attention while it answers ("attention")."""
+    seed: int = 0
+    steps: int = 4000
+    seconds: float = 0.0
+    """Wall-clock budget of training, 0: none. The learning rate then follows the clock."""
+
+    sight: str = "glance"
+    sight_channels: int = 32
+    pooling: str = "mean"
+
+    sizes: tuple[tuple[int, int, float], ...] = (
+        (512, 512, 0.56),
+        (384, 384, 0.08),
+        (256, 256, 0.06),
+        (640, 480, 0.06),
+        (480, 640, 0.04),
+        (768, 768, 0.06),
+        (1024, 768, 0.04),
+        (1024, 1024, 0.10),
+    )
+    """(width, height, share) of scenes in px."""
+    cells_per_batch: int = 262_144
+    """Cells of all questions of a batch together: what bounds the memory. 1,024 questions at 512 px."""
+    questions: int = 6
+    """Questions per scene at most."""
+    examples: int = 16
+    """Examples per batch, where the data come from files."""
+    longest_side: int = 1024
+    """Images from files are shrunk to this many px on their longer side, and rounded to whole cells."""
+    hard_share: float = 0.25
+    """Share of scenes that are hard variants."""
+    hard_weight: float = 1.0
+    """Weight of a question about a hard variant; 2 in stage 3."""
+    accumulate: int = 1
+    """Batches per optimizer step and process."""
+
+    learning_rate: float = 1.5e-3
+    final_rate: float = 0.01
+    """Learning rate at the end, as a share of the peak."""
+    warmup_steps: int = 100
+    weight_decay: float = 0.01
+    clip: float = 1.0
+
+    bce: float = 1.0
+    positive_weight: float = 8.0
+    """How much a cell with evidence weighs against one without."""
+    mse: float = 0.0
+    iou: float = 0.5
+    participatory: float = 0.5
+    """Weight of the participatory map's own loss beside that of the whole relevance."""
+    perspectival: float = 0.2
+    """Weight of the perspectival map's loss: it learns what any question of the image could be about."""
+    budget: float = 0.5
+
+    strategy: str = "score"
+    """Stage 2: how the answer's gradient passes the choice."""
+    adapt: str = "lora"
+    """Stage 2: what of the model learns."""
+    lora_rank: int = 16
+    base_rate: float = 2e-4
+    """Learning rate of the model's own weights."""
+    answer: float = 1.0
+    """Stage 2: weight of the answer's cross-entropy."""
+    keeps: tuple[float, float] = (0.06, 0.5)
+    """Stage 2: fractions KEPT are drawn from this range, evenly in their logarithm."""
+    encoding: str = "sparse"
+    checkpointing: bool = False
+    """Recompute activations in the backward pass: slower, and a fraction of the memory."""
+
+    precision: str = "auto"
+    """Of the model: "auto" (bfloat16 on a GPU that has it, float32 on the CPU), "bfloat16", "float32"."""
+    workers: int = 14
+    log_every: float = 5.0
+    evaluate_every: float = 120.0
+    evaluate_questions: int = 300
+    checkpoint_every: float = 120.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            check_kind(field.name, getattr(self, field.name), field.default)
+        for name, allowed in (
+            ("stage", STAGES),
+            ("strategy", STRATEGIES),
+            ("adapt", ADAPTATIONS),
+            ("target", TARGETS),
+            ("sight", SIGHTS),
+            ("pooling", POOLINGS),
+            ("encoding", ("dense", "sparse")),
+            ("precision", ("auto", "bfloat16", "float32")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(str, allowed))}")
+        if not self.sizes or not all(is_size(size) for size in self.sizes):
+            raise ValueError(f"sizes: each is [width, height, share], in px that are multiples of {CELL}")
+        least = {"questions": 1, "examples": 1, "accumulate": 1, "seed": 0, "workers": 0, "lora_rank": 1}
+        if low := [name for name, bound in least.items() if getattr(self, name) < bound]:
+            raise ValueError(f"{low[0]}={getattr(self, low[0])}: expected at least {least[low[0]]}")
+        if self.longest_side < CELL:
+            raise ValueError(f"longest_side={self.longest_side}: expected at least {CELL} px, one cell")
+        if self.steps < 1 and self.seconds <= 0:
+            raise ValueError("steps and seconds: give one of them, a run must end")
+        if not all(0 <= share <= 1 for share in (self.hard_share, self.max_broken)):
+            raise ValueError("hard_share and max_broken: each must be from 0 to 1")
+        if not 0 < self.keeps[0] <= self.keeps[1] <= 1:
+            raise ValueError(f"keeps={self.keeps}: expected 0 < least <= most <= 1, fractions KEPT")
+        if self.stage != 2 and self.strategy != "score":
+            raise ValueError(f"strategy={self.strategy!r} needs answers: use it with stage 2")
+
+    def rows_of(self, grid: tuple[int, int]) -> int:
+        """Questions in a batch of scenes with this grid."""
+        return max(self.questions, self.cells_per_batch // (grid[0] * grid[1]))
+
+
+def read_selector_config(path: Path | None, **overrides: Any) -> SelectorTrainConfig:
+    """The config of a JSON file (None: the defaults), with `overrides` that are not None on top."""
+    return read_settings(SelectorTrainConfig, path, **overrides)
