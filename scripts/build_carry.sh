@@ -7,7 +7,7 @@ python=${1:-.venv/bin/python}
 
 rm -rf carry
 mkdir -p carry/fonts
-"$python" -m pip download --quiet --no-deps --only-binary :all: --dest carry transformers==5.22.2
+"$python" -m pip download --quiet --no-deps --only-binary :all: --dest carry transformers==5.22.2 accelerate==1.15.0 peft==0.21.2 psutil
 "$python" - <<'PY'
 import shutil
 from pathlib import Path

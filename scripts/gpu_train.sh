@@ -11,16 +11,8 @@ set -uo pipefail
 out=$1 seconds=$2 questions=$3
 shift 3
 cd "$(dirname "$0")/.."
-work=$(mktemp -d)
+source scripts/gpu_env.sh
 mkdir -p "$out" "$work/model"
-
-python3 -m zipfile -e carry/transformers-*.whl "$work/site" || exit 1
-export PYTHONPATH="$work/site:$PWD" ARR_COC_FONTS="$PWD/carry/fonts" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
-export TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
-# Batches come from the workers through shared memory, several gigabytes of them.
-if [ "$(df --output=avail -k /dev/shm | tail -1)" -lt 8000000 ]; then
-    mount -o remount,size=48G /dev/shm || echo "little shared memory: images may run short"
-fi
 
 python3 -m arr_coc.training.mini --out "$out" --checkpoints "$work/checkpoints" --seconds "$seconds" "$@"
 status=$?

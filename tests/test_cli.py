@@ -59,6 +59,14 @@ def test_ask_as_json_with_fewer_tokens_and_a_picture(capsys, tmp_path):
         assert picture.size == (512, 512)
 
 
+def test_several_images_are_shown_side_by_side(tmp_path):
+    overlay, sample = tmp_path / "both.png", str(sample_image())
+    assert run(["ask", sample, sample, "What colour is the hand?", "--keep", "80", "--overlay", str(overlay)]) == 0
+    with Image.open(overlay) as picture, Image.open(sample) as one:
+        assert picture.height == one.height
+        assert picture.width > 2 * one.width
+
+
 def test_the_overlay_of_a_full_answer_shows_where_it_looked(tmp_path):
     """The answer's attention is highest on the thing that was asked about, or on a cell beside it."""
     model, question = load("mini"), "What colour is the airplane?"

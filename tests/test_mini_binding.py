@@ -14,8 +14,9 @@ from arr_coc.qwen.cells import boxes_cells
 from arr_coc.qwen.turns import Turns, outside_words
 from arr_coc.scenes.draft import Style
 from arr_coc.scenes.fonts import PRACTICE_FILES, PRACTICE_FONTS, UNSEEN_FONTS, char_mask, load_font
-from arr_coc.scenes.making import lay_scene, make_scene
+from arr_coc.scenes.making import PRACTICE_LAYOUTS, UNSEEN_LAYOUTS, lay_scene, make_scene
 from arr_coc.scenes.phrasings import PHRASINGS
+from arr_coc.scenes.practice_phrasings import PRACTICE_PHRASINGS
 from arr_coc.training.binding import WAYS, binding_question
 from arr_coc.training.dense_head import load_head, new_head, save_head
 from arr_coc.training.facts import value_columns
@@ -48,16 +49,24 @@ def every_way(draft, rng):
     return [way(column, rng) for column in value_columns(draft) for way in WAYS]
 
 
+def assert_pairs_hold(scene, draft):
+    """Every question that names one label and one value names a pair of the scene; returns how many did."""
+    pairs = {(e.word, e.value) for column in value_columns(draft) for e in column.entries}
+    compared = 0
+    for question in scene.questions:
+        numbers = re.findall(r"\d+\.?\d*", question.answer if question.answer[0].isdigit() else question.text)
+        words = {w for w, _ in pairs if re.search(rf"\b{w}\b", f"{question.text} {question.answer}")}
+        if len(words) == 1 and numbers:
+            assert (words.pop(), numbers[0].rstrip(".")) in pairs
+            compared += 1
+    return compared
+
+
 def test_pairs_agree_with_what_the_scene_says(laid):
     rng, compared = np.random.default_rng(0), 0
     for scene, draft in laid:
         pairs = {(e.word, e.value) for column in value_columns(draft) for e in column.entries}
-        for question in scene.questions:
-            numbers = re.findall(r"\d+\.?\d*", question.answer if question.answer[0].isdigit() else question.text)
-            words = {w for w, _ in pairs if re.search(rf"\b{w}\b", f"{question.text} {question.answer}")}
-            if len(words) == 1 and numbers:
-                assert (words.pop(), numbers[0].rstrip(".")) in pairs
-                compared += 1
+        compared += assert_pairs_hold(scene, draft)
         for question in every_way(draft, rng):
             for part in question.answer.split(", "):
                 if " " in part:
@@ -139,6 +148,46 @@ def test_practice_style_turns_labels_and_keeps_the_held_out_font_away():
     assert not {f.partition("*")[0] for f in PRACTICE_FONTS} & set(UNSEEN_FONTS)
 
 
+def test_practice_wordings_are_new_in_known_words(tokenizer):
+    known = {template for pair in PHRASINGS.values() for part in pair for template in part}
+    assert PRACTICE_PHRASINGS.keys() == PHRASINGS.keys()
+    fill = dict.fromkeys("acdgklnprsvwxyb", "star")
+    for key, templates in PRACTICE_PHRASINGS.items():
+        slots = {slot for part in PHRASINGS[key] for t in part for slot in re.findall(r"{(\w)}", t)}
+        for template in templates:
+            assert template not in known, template
+            assert set(re.findall(r"{(\w)}", template)) <= slots, template
+            assert not outside_words(tokenizer, template.format(**fill)), template
+
+
+def test_practice_layouts_say_what_they_are_asked_and_are_not_of_the_unseen_test():
+    style = Style(rephrased=0.0, layouts=True)
+    met = set()
+    for seed in range(120):
+        scene, draft = lay_scene(seed, "train", (512, 512), families=ABOUT, style=style)
+        assert scene.layout not in UNSEEN_LAYOUTS
+        if scene.layout not in PRACTICE_LAYOUTS:
+            continue
+        met.add(scene.layout)
+        assert_pairs_hold(scene, draft)
+        for row in draft.rows:  # a label stands over its values
+            assert all(row.label.box[3] <= value.box[1] + 4 for value in row.values.values())
+        for bar in draft.bars:  # and over its bar, which lies
+            assert bar.label.box[3] <= bar.element.box[1] + 4
+        lengths = sorted((bar.value, bar.element.box[2] - bar.element.box[0]) for bar in draft.bars)
+        assert [length for _, length in lengths] == sorted(length for _, length in lengths)
+    assert met == set(PRACTICE_LAYOUTS)
+
+
+def test_rephrased_scenes_ask_the_same_things():
+    plain, other = lay_scene(3, "train", (512, 512)), lay_scene(3, "train", (512, 512), style=Style(rephrased=1.0))
+    world = {template for pair in PHRASINGS.values() for part in pair for template in part}
+    shapes = [re.compile(re.sub(r"\\{\w\\}", ".+", re.escape(template)) + "$") for template in world]
+    assert plain[0].layout == other[0].layout
+    assert all(any(shape.match(q.text) for shape in shapes) for q in plain[0].questions)
+    assert any(not any(shape.match(q.text) for shape in shapes) for q in other[0].questions)
+
+
 def test_stretched_characters_are_wider():
     plain, wide, narrow = (char_mask(f"serif{width}", 30, "M") for width in ("", "*118", "*82"))
     assert narrow.ink.shape[1] < plain.ink.shape[1] < wide.ink.shape[1]
@@ -176,10 +225,14 @@ def test_links_count_in_dense_steps_alone():
 
 
 def test_a_smaller_head_is_widened(tmp_path):
-    shipped, head = CONFIGS / "mini-3-head.safetensors", new_head(256, 0)
-    load_head(head, shipped)
+    whole, head = new_head(256, 1), new_head(256, 0)
+    load_head(whole, CONFIGS / "mini-6-head.safetensors")
+    assert not torch.equal(whole.weight, new_head(256, 1).weight)
+    smaller = {"weight": whole.weight[:FIRST_LINK].clone(), "bias": whole.bias[:FIRST_LINK].clone()}
+    save_file({name: value.detach() for name, value in smaller.items()}, tmp_path / "smaller.safetensors")
+    load_head(head, tmp_path / "smaller.safetensors")
     assert head.bias[FIRST_LINK:].eq(-7.0).all()
-    assert not torch.equal(head.weight[:FIRST_LINK], new_head(256, 0).weight[:FIRST_LINK])
+    assert torch.equal(head.weight[:FIRST_LINK], whole.weight[:FIRST_LINK])
     save_head(head, tmp_path / "again.safetensors")
     again = new_head(256, 1)
     load_head(again, tmp_path / "again.safetensors")
@@ -209,7 +262,7 @@ def test_distractors_stay_in_sparse_rows(tokenizer):
     assert not np.array_equal(cells_at(0.0), cells_at(1.0))
 
 
-@pytest.mark.parametrize("name", ["mini-4-binding", "mini-5-all"])
+@pytest.mark.parametrize("name", ["mini-4-binding", "mini-5-all", "mini-6-variety"])
 def test_prepared_configs_make_batches(tokenizer, name):
     config = read_config(CONFIGS / f"{name}.json", steps=10)
     small = {"cells_per_batch": 512, "sizes": ((256, 256, 1.0),), "sheet_shares": (0.0, 0.0)}

@@ -3,6 +3,7 @@
 import json
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tiny
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.loading import ModelNotFound
+from arr_coc.qwen.loading import ModelNotFound, resolve
 from arr_coc.qwen.storage import load_adapter
 
 WEIGHTS = "arr_coc.safetensors"
@@ -190,3 +191,16 @@ def test_a_damaged_weight_file_of_the_base_is_refused_by_name(saved):
     (saved / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"model.safetensors"):
         ARRCOCQwen.from_pretrained(saved)
+
+
+def test_a_missing_shard_of_the_base_is_named(tmp_path):
+    folder = Path(resolve("mini"))
+    for file in folder.iterdir():
+        if file.name != "model-00002-of-00003.safetensors":
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(ValueError, match=r"model-00002-of-00003\.safetensors: not in the model's folder"):
+        ARRCOCQwen.from_pretrained(tmp_path)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text("[1]")
+    with pytest.raises(ValueError, match="not an index of weights"):
+        ARRCOCQwen.from_pretrained(tmp_path)

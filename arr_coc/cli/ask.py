@@ -122,20 +122,21 @@ def as_document(answer: "Answer", model: str, keep: float | int | str, notices: 
 
 
 def write_overlay(path: Path, loaded: "ARRCOCQwen", images: list[Path], question: str, answer: "Answer") -> None:
-    """The first image with what was kept; if all was kept, with where the answer's tokens attended."""
+    """Each image with what was kept; if all was kept, with where the answer's tokens attended. Several side by side."""
     from arr_coc.qwen.attention import answer_attention
     from arr_coc.qwen.images import read_image
     from arr_coc.qwen.processor import Conversation, encode, text_ids
-    from arr_coc.viewing import heat_overlay, kept_overlay
+    from arr_coc.viewing import heat_overlay, kept_overlay, side_by_side
 
     pictures = [read_image(image) for image in images]
     if answer.tokens_kept < answer.tokens_total:
-        drawn = kept_overlay(pictures[0], answer.selection[0].mask)
+        drawn = [kept_overlay(one, made.mask) for one, made in zip(pictures, answer.selection, strict=True)]
     else:
         import torch
 
         inputs = encode(loaded.processor, [Conversation(pictures, question)])
         said = torch.tensor(text_ids(loaded.processor.tokenizer, answer.text))
-        drawn = heat_overlay(pictures[0], answer_attention(loaded.model, inputs, said)[0])
+        looked = answer_attention(loaded.model, inputs, said)
+        drawn = [heat_overlay(one, heat) for one, heat in zip(pictures, looked, strict=True)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawn.save(path)
+    side_by_side(drawn).save(path)

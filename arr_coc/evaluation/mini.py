@@ -151,6 +151,8 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="print one line per test, not the whole report")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
+    if arguments.questions < 1:
+        parser.error(f"--questions {arguments.questions}: ask at least one")
     on_gpu = torch.device(arguments.device).type == "cuda"
     dtype = torch.bfloat16 if on_gpu else torch.float32
     report = evaluate(load_answerer(arguments.model, arguments.device, dtype), arguments.questions)

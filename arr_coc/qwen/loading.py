@@ -1,5 +1,6 @@
 """From an id or a folder to a stock model on a device: safetensors only, no remote code."""
 
+import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from arr_coc.qwen.storage import has_adapter, load_adapter
 
 FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
 EMBEDDED = ("mini",)  # models inside the package
+INDEX = "model.safetensors.index.json"
 HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 
 
@@ -91,7 +93,16 @@ def _not_found(base: str) -> ModelNotFound:
 
 
 def _check_files(folder: Path) -> None:
-    """Damaged weight files are refused by name, before anything is built from them."""
+    """Damaged and missing weight files are refused by name, before anything is built from them."""
+    index = folder / INDEX
+    if index.is_file():
+        try:
+            listed = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{INDEX}: not an index of weights ({error}); copy it again") from None
+        for name in listed:
+            if not (folder / name).is_file():
+                raise ValueError(f"{name}: not in the model's folder, but its index names it; copy it again")
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(str(path), framework="pt"):

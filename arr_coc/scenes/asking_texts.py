@@ -21,7 +21,7 @@ def _by_colour(draft: Draft) -> Question | None:
         return None
     sign = draft.rng.choice(clear)
     key, colour = ("read_plate", sign.plate) if sign.plate else ("read_text", sign.text.colour)
-    return _sign_question(draft, sign, phrase(draft.rng, draft.split, key, c=colour))
+    return _sign_question(draft, sign, phrase(draft.rng, draft.wording, key, c=colour))
 
 
 def farthest_text(texts: list[Element], place: str, reach: float) -> Element | None:
@@ -42,7 +42,7 @@ def _by_place(draft: Draft) -> Question | None:
     if sign is None:
         return None
     kind = "sign" if sign.plated else "text"
-    text = phrase(draft.rng, draft.split, "read_place", k=kind, w=PLACES[place])
+    text = phrase(draft.rng, draft.wording, "read_place", k=kind, w=PLACES[place])
     return _sign_question(draft, sign, text)
 
 
@@ -61,7 +61,7 @@ def _by_thing(draft: Draft) -> Question | None:
     if said is None or not (x_gap >= 1.8 * near or same_line):
         return None
     kind = "sign" if sign.plated else "text"
-    text = phrase(draft.rng, draft.split, "read_beside", k=kind, x=said)
+    text = phrase(draft.rng, draft.wording, "read_beside", k=kind, x=said)
     return _sign_question(draft, sign, text, (sign.beside.box,))
 
 
@@ -78,7 +78,7 @@ def ask_title(draft: Draft) -> Question | None:
     """As in "What is the title of the page?": the words as drawn."""
     if draft.title is None:
         return None
-    text = phrase(draft.rng, draft.split, "title", d=draft.page)
+    text = phrase(draft.rng, draft.wording, "title", d=draft.page)
     rest = tuple(e.box for e in draft.elements if e.kind == "text" and e is not draft.title)
     return Question(text, draft.title.text, "title", (draft.title.box,), rest)
 
@@ -87,7 +87,7 @@ def ask_grey_text(draft: Draft) -> Question | None:
     """As in "What does the grey text say?": the distractors are the bright signs and things around it."""
     if draft.grey is None:
         return None
-    text = phrase(draft.rng, draft.split, "grey_text")
+    text = phrase(draft.rng, draft.wording, "grey_text")
     return Question(text, draft.grey.text, "grey_text", (draft.grey.box,), tuple(draft.loud))
 
 
@@ -99,17 +99,17 @@ def _inverse_lookup(draft: Draft, row: Row, column: str) -> str:
     """A row by its value, as in "Which item costs 3.40?"."""
     value = row.values[column].text
     if column == "price":
-        return phrase(draft.rng, draft.split, "which_costs", n=value)
-    return phrase(draft.rng, draft.split, "which_has", k=_row_word(row), v=column, n=value)
+        return phrase(draft.rng, draft.wording, "which_costs", n=value)
+    return phrase(draft.rng, draft.wording, "which_has", k=_row_word(row), v=column, n=value)
 
 
 def _forward_lookup(draft: Draft, row: Row, column: str) -> str:
     """As in "What does the tea cost?", "What is the age of Anna?", "What is the total?"."""
     if row.word == "total":
-        return phrase(draft.rng, draft.split, "total", d=draft.page)
+        return phrase(draft.rng, draft.wording, "total", d=draft.page)
     if column == "price":
-        return phrase(draft.rng, draft.split, "price", g=row.word)
-    return phrase(draft.rng, draft.split, "value_of", v=column, g=row.word)
+        return phrase(draft.rng, draft.wording, "price", g=row.word)
+    return phrase(draft.rng, draft.wording, "value_of", v=column, g=row.word)
 
 
 def ask_lookup(draft: Draft) -> Question | None:
@@ -142,11 +142,11 @@ def ask_exists_row(draft: Draft) -> Question | None:
     labels = tuple(r.label.box for r in draft.rows)
     if rng.random() < 0.5:
         row = rng.choice(goods)
-        text = phrase(rng, draft.split, "exists_row", g=row.word, d=draft.page)
+        text = phrase(rng, draft.wording, "exists_row", g=row.word, d=draft.page)
         return Question(text, "yes", "exists", (row.label.box,), tuple(b for b in labels if b != row.label.box))
     here = {r.word for r in goods}
     absent = rng.choice([g for g in GOODS if g not in here])
-    return Question(phrase(rng, draft.split, "exists_row", g=absent, d=draft.page), "no", "exists", (), labels)
+    return Question(phrase(rng, draft.wording, "exists_row", g=absent, d=draft.page), "no", "exists", (), labels)
 
 
 def chart_extreme(draft: Draft) -> Question | None:
@@ -157,14 +157,14 @@ def chart_extreme(draft: Draft) -> Question | None:
     if abs(ordered[0].value - ordered[1].value) < 0.06 * span:
         return None
     bar = ordered[0]
-    text = phrase(draft.rng, draft.split, "extreme", l=draft.bar_noun, s=HEIGHTS[high])
+    text = phrase(draft.rng, draft.wording, "extreme", l=draft.bar_noun, s=HEIGHTS[high])
     evidence = (bar.label.box, *(b.tip for b in ordered))
     return Question(text, bar.word, "chart", evidence, tuple(b.label.box for b in ordered[1:]))
 
 
 def chart_value(draft: Draft, bar: Bar) -> Question:
     """As in "What is the value of May?"."""
-    text = phrase(draft.rng, draft.split, "bar_value", b=bar.word)
+    text = phrase(draft.rng, draft.wording, "bar_value", b=bar.word)
     rest = tuple(b.tip for b in draft.bars if b is not bar)
     return Question(text, str(bar.value), "chart", (bar.label.box, bar.tip, *bar.scale), rest)
 
@@ -173,7 +173,7 @@ def chart_inverse(draft: Draft, bar: Bar) -> Question | None:
     """As in "Which month has the value 17?", if no other bar has it."""
     if sum(b.value == bar.value for b in draft.bars) > 1:
         return None
-    text = phrase(draft.rng, draft.split, "which_bar", l=draft.bar_noun, n=str(bar.value))
+    text = phrase(draft.rng, draft.wording, "which_bar", l=draft.bar_noun, n=str(bar.value))
     rest = tuple(b.tip for b in draft.bars if b is not bar)
     return Question(text, bar.word, "chart", (bar.label.box, bar.tip, *bar.scale), rest)
 

@@ -46,7 +46,7 @@ def ask_colour(draft: Draft) -> Question | None:
     if not single:
         return None
     thing = draft.rng.choice(single)
-    text = phrase(draft.rng, draft.split, "colour", x=noun(thing.name))
+    text = phrase(draft.rng, draft.wording, "colour", x=noun(thing.name))
     return Question(text, thing.colour, "colour", (thing.box,), _others(draft, [thing]))
 
 
@@ -58,7 +58,7 @@ def ask_thing(draft: Draft) -> Question | None:
     if not single:
         return None
     thing = draft.rng.choice(single)
-    text = phrase(draft.rng, draft.split, "thing", c=thing.colour)
+    text = phrase(draft.rng, draft.wording, "thing", c=thing.colour)
     return Question(text, thing.name, "thing", (thing.box,), _others(draft, [thing]))
 
 
@@ -89,7 +89,7 @@ def ask_count(draft: Draft) -> Question | None:
     if not groups:
         return None
     if draft.may_count_none and rng.random() < 0.3:
-        text = phrase(rng, draft.split, "count", p=_nothing(draft))
+        text = phrase(rng, draft.wording, "count", p=_nothing(draft))
         return Question(text, "0", "count", (), boxes(draft.things))
     # Small groups are in every scene, large ones in few: large ones are asked for when they are there.
     sizes = sorted({len(m) for m in groups.values()})
@@ -98,7 +98,7 @@ def ask_count(draft: Draft) -> Question | None:
     if number == 1 and rng.random() < 0.7:
         return None
     members = groups[said]
-    text = phrase(rng, draft.split, "count", p=said)
+    text = phrase(rng, draft.wording, "count", p=said)
     return Question(text, str(number), "count", boxes(members), _others(draft, members))
 
 
@@ -130,7 +130,7 @@ def ask_exists(draft: Draft) -> Question | None:
     said = f"{pair[0]} {noun(pair[1])}" if with_colour else noun(pair[1])
     found = [t for t in draft.things if t.name == pair[1] and (t.colour == pair[0] or not with_colour)]
     assert bool(found) == yes
-    text = phrase(rng, draft.split, "exists", a=with_article(said))
+    text = phrase(rng, draft.wording, "exists", a=with_article(said))
     return Question(text, "yes" if yes else "no", "exists", boxes(found), _others(draft, found))
 
 
@@ -142,7 +142,7 @@ def _along(anchor: Element, other: Element, way: str) -> tuple[float, float]:
 
 
 def find_related(things: list[Element], anchor: Element, way: str, texts: list[Element]) -> Element | None:
-    """The one thing that is `way` ("left" ... "nearest") of the anchor; None if it is not clear, or a text is nearer."""
+    """The one thing that is `way` ("left" ... "nearest") of the anchor; None if that is not clear, or is a text."""
     rest = [t for t in (*things, *texts) if t is not anchor]
     ways = {id(t): (0.0, 0.0) if way == "nearest" else _along(anchor, t, way) for t in rest}
     ax, ay = centre(anchor.box)
@@ -174,7 +174,7 @@ def ask_spatial(draft: Draft) -> Question | None:
         found = find_related(draft.things, anchor, way, texts)
         # The answer must not repeat the question: a star near a star says nothing.
         if found is not None and found.name != anchor.name:
-            text = phrase(rng, draft.split, "spatial", r=rng.choice(RELATIONS[way]), x=said)
+            text = phrase(rng, draft.wording, "spatial", r=rng.choice(RELATIONS[way]), x=said)
             used = [anchor, found]
             return Question(text, found.name, "spatial", boxes(used), _others(draft, used))
     return None
@@ -192,7 +192,7 @@ def _ask_largest(draft: Draft) -> Question | None:
     for thing in draft.things:
         rest = [t for t in draft.things if t is not thing]
         if all(clearly_larger(thing, t) if most else clearly_larger(t, thing) for t in rest):
-            text = phrase(draft.rng, draft.split, "largest", s=draft.rng.choice(MOST[most]))
+            text = phrase(draft.rng, draft.wording, "largest", s=draft.rng.choice(MOST[most]))
             # All others must be looked at to compare, the answer is on one of them.
             return Question(text, thing.name, "larger", boxes([thing, *rest]), ())
     return None
@@ -216,7 +216,7 @@ def ask_larger(draft: Draft) -> Question | None:
             continue
         larger = rng.random() < 0.5
         right = a if clearly_larger(a, b) == larger else b
-        text = phrase(rng, draft.split, "larger", s=rng.choice(SIZES[larger]), x=said_a, y=said_b)
+        text = phrase(rng, draft.wording, "larger", s=rng.choice(SIZES[larger]), x=said_a, y=said_b)
         return Question(text, right.name, "larger", (a.box, b.box), _others(draft, [a, b]))
     return None
 
@@ -225,7 +225,7 @@ def ask_odd(draft: Draft) -> Question | None:
     """As in "What is unusual here?": one answer like "red star"; the evidence is the odd one."""
     if draft.odd is None:
         return None
-    text = phrase(draft.rng, draft.split, "odd_one_out")
+    text = phrase(draft.rng, draft.wording, "odd_one_out")
     answer = f"{draft.odd.colour} {draft.odd.name}"
     return Question(text, answer, "odd_one_out", (draft.odd.box,), _others(draft, [draft.odd]))
 
@@ -242,5 +242,5 @@ def ask_describe(draft: Draft) -> Question | None:
         return None
     listed = reading_order(draft)
     answer = ", ".join(f"{t.colour} {t.name}" for t in listed)
-    text = phrase(draft.rng, draft.split, "describe")
+    text = phrase(draft.rng, draft.wording, "describe")
     return Question(text, answer, "describe", boxes(listed), tuple(s.box for s in draft.signs))

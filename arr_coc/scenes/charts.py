@@ -48,7 +48,7 @@ def _plan(draft: Draft, ground: RGB) -> _Plan:
     return _Plan(words, labels, noun, values, top, step, colours, draft.any_font(), draft.text_px(most=0.7))
 
 
-def _put_bar(draft: Draft, box: Box, colour: str) -> Element:
+def put_bar(draft: Draft, box: Box, colour: str) -> Element:
     element = Element("bar", box, "", colour, "", (), jittered(draft.rng, COLOURS[colour]), "", 0)
     draft.elements.append(element)
     draft.taken.append(box)
@@ -84,7 +84,7 @@ class _Plot:
         return range(0, max(self.plan.values) + 1, self.plan.step)
 
 
-def _begin(draft: Draft) -> _Plot | None:
+def begin_chart(draft: Draft) -> _Plot | None:
     """A sheet of 0.62 to 0.92 of the image's sides, a plan, often a title; None when they do not fit."""
     width, height = (round(s * draft.rng.uniform(0.62, 0.92)) for s in (draft.width, draft.height))
     at = draft.spot(width, height)
@@ -106,7 +106,7 @@ def _begin(draft: Draft) -> _Plot | None:
 
 def lay_chart(draft: Draft) -> bool:
     """Upright bars with labels below; values above the bars, or an axis with ticks at the left."""
-    plot = _begin(draft)
+    plot = begin_chart(draft)
     if plot is None:
         return False
     plan, area, px = plot.plan, plot.area, plot.plan.px
@@ -130,7 +130,7 @@ def lay_chart(draft: Draft) -> bool:
     for k, (word, label, value) in enumerate(zip(plan.words, plan.labels, plan.values, strict=True)):
         middle, y = left + round((k + 0.5) * slot), base - round(value * unit)
         half = max(4, round(slot * 0.3))
-        element = _put_bar(draft, (middle - half, y, middle + half, base), plan.colours[k])
+        element = put_bar(draft, (middle - half, y, middle + half, base), plan.colours[k])
         start = middle - plot.size(label)[0] // 2
         text = draft.put_line(label, plan.font, px, start, line, plot.word, plot.ink)
         scale: tuple[Box, ...]
@@ -147,7 +147,7 @@ def lay_chart(draft: Draft) -> bool:
 
 def lay_side_chart(draft: Draft) -> bool:
     """Lying bars with labels at the left and values at their ends, or ticks below (unseen)."""
-    plot = _begin(draft)
+    plot = begin_chart(draft)
     if plot is None:
         return False
     plan, area, px = plot.plan, plot.area, plot.plan.px
@@ -167,7 +167,7 @@ def lay_side_chart(draft: Draft) -> bool:
     for k, (word, label, value) in enumerate(zip(plan.words, plan.labels, plan.values, strict=True)):
         middle, x = area[1] + round((k + 0.5) * slot), left + round(value * unit)
         half = max(3, round(slot * 0.3))
-        element = _put_bar(draft, (left, middle - half, x, middle + half), plan.colours[k])
+        element = put_bar(draft, (left, middle - half, x, middle + half), plan.colours[k])
         w, h = plot.size(label)
         text = plot.write(draft, label, left - 6 - w, middle - h // 2)
         scale: tuple[Box, ...]

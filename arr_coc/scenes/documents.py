@@ -86,7 +86,7 @@ def _prices(draft: Draft, count: int) -> list[str]:
     return [f"{c // 20}.{5 * (c % 20):02d}" for c in draft.rng.sample(range(8, 240), count)]
 
 
-def _choose_cells(draft: Draft, count: int) -> tuple[list[str], list[str], list[list[str]]]:
+def choose_cells(draft: Draft, count: int) -> tuple[list[str], list[str], list[list[str]]]:
     """(row words, column words, cells as drawn with a header line and a label column) of a table."""
     rng = draft.rng
     goods = rng.random() < 0.6
@@ -134,7 +134,7 @@ def _lay_table(draft: Draft, wide: bool) -> bool:
     count = draft.between(2, 7)
     px = draft.text_px(most=0.85)
     while count >= 2:
-        words, columns, lines = _choose_cells(draft, min(count, 4) if wide else count)
+        words, columns, lines = choose_cells(draft, min(count, 4) if wide else count)
         across = [list(column) for column in zip(*lines, strict=True)] if wide else lines
         turn = -1 if draft.style.mirrored else 1  # -1: the label column comes last
         heading = round(px * 1.8) if draft.rng.random() < 0.5 else 0

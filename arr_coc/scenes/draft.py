@@ -23,6 +23,10 @@ class Style:
     """Fonts to write with; (): those of the split."""
     mirrored: bool = False
     """Labels of tables stand at the right of their values, those of charts above the bars."""
+    rephrased: float = 0.0
+    """Share of questions in the wordings of practice."""
+    layouts: bool = False
+    """Whether the layouts of practice are drawn too (`practice_layouts.py`)."""
 
 
 PLAIN = Style()
@@ -98,6 +102,11 @@ class Draft:
         # Tossed once a scene: tossed per question, those that find no more to count would all end in noughts.
         self.may_count_none = self.rng.random() < 0.15
         self.font = self.any_font()
+
+    @property
+    def wording(self) -> str:
+        """Whose wordings the next question is asked in: the split's, or those of practice."""
+        return "practice" if self.style.rephrased and self.rng.random() < self.style.rephrased else self.split
 
     # ---- sizes ------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from random import Random
 
 from . import asking_texts as texts
 from . import asking_things as things
-from . import charts, documents, layouts, signs
+from . import charts, documents, layouts, practice_layouts, signs
 from .draft import PLAIN, Draft, Style
 from .splits import SPLITS, stream
 from .types import Question, Scene
@@ -65,6 +65,11 @@ UNSEEN_LAYOUTS: dict[str, Layout] = {
     "menu": (1.2, documents.lay_menu, LAYOUTS["receipt"][2]),
     "side_chart": (2.0, charts.lay_side_chart, LAYOUTS["chart"][2]),
 }
+# Drawn for practice alone, where a style asks for them.
+PRACTICE_LAYOUTS: dict[str, Layout] = {
+    "cards": (2.0, practice_layouts.lay_cards, LAYOUTS["table"][2]),
+    "bar_list": (2.0, practice_layouts.lay_bar_list, LAYOUTS["chart"][2]),
+}
 
 # (width, height), all multiples of 32; squares of 512 px are the commonest.
 SIZES = (
@@ -92,8 +97,9 @@ def _check(split: str, size: tuple[int, int] | None, difficulty: str | None, cro
         raise ValueError(f"crowd is {crowd}: use a number from 0 (one or two things) to 1 (the full world)")
 
 
-def _choose_layout(rng: Random, split: str, wanted: frozenset[str]) -> tuple[str, Layout]:
+def _choose_layout(rng: Random, split: str, wanted: frozenset[str], style: Style) -> tuple[str, Layout]:
     choices = UNSEEN_LAYOUTS if split == "unseen" else LAYOUTS
+    choices = choices | PRACTICE_LAYOUTS if style.layouts else choices
     fitting = {name: lay for name, lay in choices.items() if wanted & set(lay[2])}
     # A narrow wish goes to the layouts that are about it: a share by what they would ask.
     shares = [
@@ -140,7 +146,7 @@ def _attempt(
 ) -> tuple[Scene, Draft] | None:
     width, height = size or rng.choice(SIZES)
     difficulty = difficulty or ("hard" if rng.random() < 0.25 else "plain")
-    name, (_, lay, weights) = _choose_layout(rng, split, wanted)
+    name, (_, lay, weights) = _choose_layout(rng, split, wanted, style)
     draft = Draft(rng, split, width, height, difficulty == "hard", crowd, style)
     if not lay(draft):
         return None

@@ -5,6 +5,8 @@ Every word of an unseen phrasing is also a word of training: the wording is new,
 
 from random import Random
 
+from .practice_phrasings import PRACTICE_PHRASINGS
+
 PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "colour": (
         (
@@ -253,7 +255,9 @@ HEIGHTS = {True: "highest", False: "lowest"}
 PAGES = ("page", "poster", "table", "receipt", "menu", "chart")
 
 
-def phrase(rng: Random, split: str, key: str, **slots: str) -> str:
-    """A question of that key with its slots filled, in a wording of the split."""
+def phrase(rng: Random, wording: str, key: str, **slots: str) -> str:
+    """A question of that key with its slots filled, in a wording of the split, or of "practice"."""
+    if wording == "practice":
+        return rng.choice(PRACTICE_PHRASINGS[key]).format(**slots)
     seen, unseen = PHRASINGS[key]
-    return rng.choice(unseen if split == "unseen" else seen).format(**slots)
+    return rng.choice(unseen if wording == "unseen" else seen).format(**slots)

@@ -5,14 +5,18 @@ the sha256 of each. It is written under a temporary name, synced to disk and ren
 is found again. No pickle anywhere, so a checkpoint can be read without trusting whoever wrote it.
 """
 
+import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,15 +24,55 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 
 
+class NotSaved(ValueError):
+    """Something could not be written, for want of room as a rule; what had been saved before is whole."""
+
+
+@contextlib.contextmanager
+def told_if_not_saved(what: str) -> Iterator[None]:
+    """Errors of the disk become one line. safetensors has a kind of its own for them."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise NotSaved(
+            f"{what} could not be written ({why}), earlier checkpoints are whole: make room, then repeat the command"
+        ) from error
+
+
 def save_checkpoint(
     folder: Path, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], keep: int = 2
 ) -> Path:
-    """Write `tensors` (file name without ending -> named tensors) and `state`; older ones than `keep` go."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `tensors` (file name without ending -> named tensors) and `state`; older ones than `keep` go.
+
+    A complete one of this step stays as it is: a run that goes on exactly would write the same again.
+    """
     final = folder / f"step-{step:08d}"
-    work = folder / f".tmp-{os.getpid()}-{step:08d}"
-    for stale in folder.glob(".tmp-*"):  # left by a run that was killed inside a save
-        shutil.rmtree(stale, ignore_errors=True)
+    if is_complete(final):
+        return final
+    with told_if_not_saved(final.name):
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in folder.glob(".tmp-*"):  # left by a run that was killed inside a save
+            shutil.rmtree(stale, ignore_errors=True)
+        work = folder / f".tmp-{os.getpid()}-{step:08d}"
+        try:
+            _write(work, tensors, state)
+            shutil.rmtree(final, ignore_errors=True)
+            work.rename(final)
+            _sync(folder)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+    found = sorted(folder.glob("step-*"))
+    place = found.index(final)
+    # Those of later steps are broken: the run would have gone on from there.
+    for other in found[: max(0, place + 1 - keep)] + found[place + 1 :]:
+        shutil.rmtree(other, ignore_errors=True)
+    return final
+
+
+def _write(work: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
+    """All files of a checkpoint, on the disk when this returns."""
     work.mkdir()
     for name, group in tensors.items():
         save_file(
@@ -41,12 +85,6 @@ def save_checkpoint(
     for path in work.iterdir():
         _sync(path)
     _sync(work)
-    shutil.rmtree(final, ignore_errors=True)
-    work.rename(final)
-    _sync(folder)
-    for old in sorted(folder.glob("step-*"))[:-keep]:
-        shutil.rmtree(old)
-    return final
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -62,7 +100,7 @@ def is_complete(checkpoint: Path) -> bool:
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_text())
         return bool(manifest) and all(sha256(checkpoint / name) == digest for name, digest in manifest.items())
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         return False
 
 
@@ -72,6 +110,34 @@ def load_checkpoint(
     """(tensors by file, state), as given to `save_checkpoint`."""
     tensors = {path.stem: load_file(path, device=str(device)) for path in sorted(checkpoint.glob("*.safetensors"))}
     return tensors, json.loads((checkpoint / STATE).read_text())
+
+
+# Settings that may change when a run goes on: they decide how it runs, not what it learns.
+FREE_SETTINGS = frozenset(
+    [
+        "steps",
+        "seconds",
+        "workers",
+        "compile",
+        "profile",
+        "log_every",
+        "evaluate_every",
+        "evaluate_questions",
+        "checkpoint_every",
+    ]
+)
+
+
+def resumable(checkpoint: Path, config: Any) -> dict[str, Any]:
+    """The state of a checkpoint that the settings `config` (a dataclass) may go on from; others are refused by name."""
+    state: dict[str, Any] = json.loads((checkpoint / STATE).read_text())
+    wanted = json.loads(json.dumps(dataclasses.asdict(config)))
+    changed = sorted(name for name in wanted if state["config"].get(name) != wanted[name])
+    if fixed := [name for name in changed if name not in FREE_SETTINGS]:
+        raise ValueError(
+            f"the checkpoints in this folder have other {', '.join(fixed)}: give another --out for a new run"
+        )
+    return state
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]) -> dict[str, Tensor]:
@@ -84,12 +150,12 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` took out."""
+    """Put back what `optimizer_tensors` took out. AdamW counts its steps on the CPU; elsewhere each would be waited for."""
     for parameter, name in names.items():
         prefix = f"{name}/"
         entry = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if entry:
-            optimizer.state[parameter] = entry
+            optimizer.state[parameter] = {k: v.cpu() if k == "step" else v for k, v in entry.items()}
 
 
 def sha256(path: Path) -> str:

@@ -21,7 +21,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The values of one kind, at least two: rows from top to bottom, bars from left to right."""
+    """The values of one kind, at least two: from top to bottom, or from left to right."""
 
     noun: str
     """What the entries are: "item", "name", "month" or "day"."""
@@ -36,7 +36,7 @@ def value_columns(draft: Draft) -> list[Column]:
     """Every column of the scene's table or receipt (the total left out), or its bars; [] where there are none."""
     if len(draft.bars) > 1:
         bars = tuple(Entry(b.word, str(b.value), (b.label.box, b.tip, *b.scale)) for b in draft.bars)
-        return [Column(draft.bar_noun, "value", False, bars)]
+        return [Column(draft.bar_noun, "value", _below(draft.bars[0].label.box, draft.bars[1].label.box), bars)]
     rows = [row for row in draft.rows if row.word != "total"]
     if len(rows) < 2:
         return []
@@ -46,5 +46,11 @@ def value_columns(draft: Draft) -> list[Column]:
         entries = tuple(
             Entry(r.word, r.values[measure].text, (r.label.box, r.values[measure].box, *header)) for r in rows
         )
-        found.append(Column("item" if rows[0].word in GOODS else "name", measure, True, entries))
+        below = _below(rows[0].label.box, rows[1].label.box)
+        found.append(Column("item" if rows[0].word in GOODS else "name", measure, below, entries))
     return found
+
+
+def _below(first: Box, second: Box) -> bool:
+    """Whether the second box stands below the first, not beside it."""
+    return second[1] >= first[3]

@@ -9,7 +9,6 @@ the same command goes on where it stopped: bit for bit with `--steps`, with what
 
 import argparse
 import dataclasses
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from arr_coc.training.checkpoints import (
     newest_checkpoint,
     optimizer_tensors,
     restore_optimizer,
+    resumable,
     save_checkpoint,
 )
 from arr_coc.training.dense_head import HEAD, load_head, save_head
@@ -132,39 +132,11 @@ def make_learner(
     return learner
 
 
-# Settings that may change when a run goes on: they decide how it runs, not what it learns.
-FREE_SETTINGS = frozenset(
-    [
-        "steps",
-        "seconds",
-        "workers",
-        "compile",
-        "profile",
-        "log_every",
-        "evaluate_every",
-        "evaluate_questions",
-        "checkpoint_every",
-    ]
-)
-
-
-def resumable(checkpoint: Path, config: MiniTrainConfig) -> dict[str, Any]:
-    """The state of a checkpoint that `config` may go on from; other settings are refused by name."""
-    state: dict[str, Any] = json.loads((checkpoint / "state.json").read_text())
-    wanted = json.loads(json.dumps(dataclasses.asdict(config)))
-    changed = sorted(name for name in wanted if state["config"].get(name) != wanted[name])
-    if fixed := [name for name in changed if name not in FREE_SETTINGS]:
-        raise ValueError(
-            f"the checkpoints in this folder have other {', '.join(fixed)}: give another --out for a new run"
-        )
-    return state
-
-
 def save(learner: Learner, places: Places, step: int, clock: Clock) -> None:
     """Full state into the checkpoints, weights alone into `places.out`. Weights that are not finite are not saved."""
     if not all(bool(parameter.isfinite().all()) for parameter in learner.names):
         raise ValueError(f"the weights are not finite at step {step} and were not saved: lower the learning rate")
-    state = {"step": step, "trained": clock.trained(), "config": dataclasses.asdict(clock.config)}
+    state = {"step": step, "trained": clock.trained(), "config": dataclasses.asdict(learner.config)}
     model = {name: value for name, value in learner.model.state_dict().items() if name != "lm_head.weight"}
     groups = {
         "model": model,

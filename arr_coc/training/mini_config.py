@@ -52,7 +52,11 @@ class MiniTrainConfig:
     distractor_share: float = 0.0
     """Share of sparse rows that keep the distractors of their questions too, and ask as many as fit with them."""
     style_share: float = 0.0
-    """Share of scenes and sheets written in the practice fonts, half of them with labels on the other side."""
+    """Share of scenes in a style of practice: half of them in further fonts, half with labels on the other side."""
+    rephrase_share: float = 0.0
+    """Share of the questions of scenes in a style of practice that are asked in further wordings."""
+    practice_layouts: bool = False
+    """Whether scenes in a style of practice may be laid out as cards or as a list of bars."""
     cells_per_batch: int = 65_536
     """Visual tokens of a dense batch: 256 images at 512 px."""
     max_images: int = 384
@@ -115,7 +119,7 @@ class MiniTrainConfig:
             raise ValueError(f"precision: {self.precision!r} is neither 'bfloat16' nor 'float32'")
         if self.steps < 1 and self.seconds <= 0:
             raise ValueError("steps and seconds: give one of them, a run must end")
-        singles = (self.focus_share, self.binding_share, self.distractor_share, self.style_share)
+        singles = (self.focus_share, self.binding_share, self.distractor_share, self.style_share, self.rephrase_share)
         if not all(0 <= share <= 1 for share in (*self.sheet_shares, *self.list_shares, *singles)):
             raise ValueError("sheet_shares, list_shares and every setting named ..._share: each must be from 0 to 1")
         if unknown := sorted(set(self.practice) - set(KINDS)):

@@ -63,7 +63,7 @@ class MiniBatches(Dataset[Batch]):
         for row in range(images):
             sheet = rng.random() < config.sheet_share(progress, width, height)
             families = config.focus if rng.random() < config.focus_share else None
-            style = _style(rng) if config.style_share and rng.random() < config.style_share else PLAIN
+            style = _style(rng, config) if config.style_share and rng.random() < config.style_share else PLAIN
             drawn = _scene(first + row, (width, height), config.crowd(progress), families, sheet, style)
             batch.add(row, drawn, rng, config.list_share(progress))
         return batch.tensors()
@@ -78,8 +78,11 @@ class _Drawn:
     draft: Draft | None
 
 
-def _style(rng: np.random.Generator) -> Style:
-    return Style(PRACTICE_FONTS, mirrored=bool(rng.random() < 0.5))
+def _style(rng: np.random.Generator, config: MiniTrainConfig) -> Style:
+    """A style of practice: other fonts in half of the scenes, labels on the other side in half of them."""
+    fonts = PRACTICE_FONTS if rng.random() < 0.5 else ()
+    mirrored = bool(rng.random() < 0.5)
+    return Style(fonts, mirrored, rephrased=config.rephrase_share, layouts=config.practice_layouts)
 
 
 def _scene(

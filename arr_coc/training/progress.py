@@ -6,16 +6,26 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from arr_coc.training.mini_config import MiniTrainConfig
 from arr_coc.training.mini_step import Losses
 
 
+class Plan(Protocol):
+    """What a clock needs to know of a run's settings."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+
 class Clock:
     """Where a run stands: by its steps, or by the time it was given."""
 
-    def __init__(self, config: MiniTrainConfig, launched: float, spent: float = 0.0) -> None:
+    def __init__(self, config: Plan, launched: float, spent: float = 0.0) -> None:
         """`spent` are the seconds of training that an earlier part of the run, before a stop, has used."""
         self.config, self.spent = config, spent
         self.started = time.monotonic()

@@ -3,11 +3,13 @@
 H W grid of cells.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.viewing.sheets import colour_map
+from arr_coc.viewing.sheets import PAPER, colour_map
 
 DIMMED = 0.25  # brightness left of what was dropped
 
@@ -25,6 +27,19 @@ def kept_overlay(image: Image.Image, kept_HW: Tensor) -> Image.Image:
     grey = np.asarray(image.convert("L"), dtype=np.float32)[..., None].repeat(3, axis=2)
     shown = _spread(kept_HW.float(), image.size, smooth=False)
     return Image.fromarray((shown * pixels + (1 - shown) * (DIMMED * grey + 24)).clip(0, 255).astype(np.uint8))
+
+
+def side_by_side(pictures: Sequence[Image.Image], gap: int = 12) -> Image.Image:
+    """Pictures in a row, their tops aligned; a single one as it is."""
+    if len(pictures) == 1:
+        return pictures[0]
+    width = sum(picture.width for picture in pictures) + gap * (len(pictures) - 1)
+    row = Image.new("RGB", (width, max(picture.height for picture in pictures)), PAPER)
+    x = 0
+    for picture in pictures:
+        row.paste(picture, (x, 0))
+        x += picture.width + gap
+    return row
 
 
 def heat_overlay(image: Image.Image, heat_HW: Tensor) -> Image.Image:
