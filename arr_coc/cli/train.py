@@ -50,3 +50,65 @@ def mini(
     vocabulary = AutoTokenizer.from_pretrained(ASSETS).get_vocab()
     copy_assets(ASSETS, out, mini_config(vocabulary, settings.hidden, settings.layers))  # OUT is then a model to ask
     train_mini(settings, places, lambda line: typer.echo(line, err=True))
+
+
+@train.command()
+def selector(
+    out: Annotated[Path, typer.Option(help="Folder for the adapter, metrics, pictures and checkpoints.")] = Path(
+        "runs/selector"
+    ),
+    stage: Annotated[
+        int | None, typer.Option(min=1, max=3, help="1 maps from boxes, 2 answers end to end, 3 hard variants.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON with settings, as in configs/.")
+    ] = None,
+    init_from: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="Start from the adapter in this folder.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="mini, a folder, a hub id, or shape:qwen3-vl-2b for random weights.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="scenes, coco:BOXES.json:IMAGES, vqa:QUESTIONS.json:ANSWERS.json:IMAGES or jsonl:FILE."),
+    ] = None,
+    boxes: Annotated[
+        str | None, typer.Option(help="A detector's output (COCO results), to give boxes to data without.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="What maps learn from: boxes, or attention (the model's own, without boxes).")
+    ] = None,
+    strategy: Annotated[str | None, typer.Option(help="Stage 2: score, straight_through, gumbel or reinforce.")] = None,
+    adapt: Annotated[
+        str | None, typer.Option(help="Stage 2, what of the model learns: none, lora, last4, all.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Time budget; the schedule follows the clock.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes that read or draw images.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of weights and data.")] = None,
+) -> None:
+    """Train a selector. The same command goes on from the newest checkpoint in OUT.
+
+    arr-coc train selector --stage 1 --out runs/one --steps 2000
+
+    arr-coc train selector --stage 3 --init-from runs/one --out runs/three --steps 500
+
+    arr-coc train selector --stage 1 --model Qwen/Qwen3-VL-2B-Instruct --data jsonl:photos.jsonl --target attention
+
+    accelerate launch --num_processes 2 -m arr_coc train selector --stage 1 --out runs/one
+    """
+    from arr_coc.training.selector import Places, train_selector
+    from arr_coc.training.selector_config import read_selector_config
+
+    given = {
+        "stage": stage,
+        "model": model,
+        "data": data,
+        "pseudo_boxes": boxes,
+        "target": target,
+        "strategy": strategy,
+    }
+    given |= {"adapt": adapt, "seconds": seconds, "steps": steps, "workers": workers, "seed": seed}
+    settings = read_selector_config(config, **given)
+    train_selector(settings, Places(out, init_from), lambda line: typer.echo(line, err=True))

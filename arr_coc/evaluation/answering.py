@@ -1,10 +1,13 @@
-"""Batched greedy answers of mini: many questions, images of one size, dense or with chosen cells.
+"""Batched greedy answers of mini: many questions, images of one size, all cells or chosen ones.
 
-R rows (an image with its questions), Q questions of a row, T tokens of a row, L all tokens so far,
+B images, R rows (an image with its questions), Q questions of a row, T tokens of a row, L all tokens so far,
 K kept cells.
+
+Chosen cells come two ways: sparse (only they enter the ViT), or dense (the ViT sees all cells, and the chosen merged and
+DeepStack tokens go on). Dense rows about one image are encoded once, however many there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,7 @@ from torch import Tensor
 from arr_coc.qwen.batched import (
     GridTables,
     PrefixCache,
+    Seen,
     encode_vision,
     grid_tables,
     logits,
@@ -36,6 +40,52 @@ class Row:
     image: np.ndarray  # uint8 [H, W, 3]
     questions: tuple[str, ...]
     cells: tuple[int, ...] | None = None
+    encoding: str = "sparse"  # of chosen cells: "sparse" or "dense"
+
+    @property
+    def dense(self) -> bool:
+        """Whether the ViT sees every cell of the image."""
+        return self.cells is None or self.encoding == "dense"
+
+    @property
+    def kept(self) -> int:
+        """Number of visual tokens that the language model sees."""
+        return count_cells(self.image) if self.cells is None else len(self.cells)
+
+
+def count_cells(image: np.ndarray) -> int:
+    """Cells of an image `[H, W, 3]`."""
+    return int(image.shape[0] // CELL * (image.shape[1] // CELL))
+
+
+def alike(rows: Sequence[Row], numbers: Sequence[int], cells: int) -> Iterator[list[int]]:
+    """Numbers of rows that can run together, with at most so many kept cells (or one row) at a time."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number in numbers:
+        row = rows[number]
+        key = (*row.image.shape, row.kept, len(row.questions), row.cells is None)
+        groups.setdefault(key, []).append(number)
+    for members in groups.values():
+        size = max(1, cells // rows[members[0]].kept)
+        yield from (members[start : start + size] for start in range(0, len(members), size))
+
+
+def by_image(rows: Sequence[Row], numbers: Sequence[int], cells: int) -> Iterator[list[list[int]]]:
+    """Numbers of rows, a list per image; images of one size, with at most so many cells (or one image) at a time."""
+    sizes: dict[tuple[int, ...], dict[int, list[int]]] = {}
+    for number in numbers:
+        image = rows[number].image
+        sizes.setdefault(image.shape, {}).setdefault(id(image), []).append(number)
+    for images in sizes.values():
+        members = list(images.values())
+        size = max(1, cells // count_cells(rows[members[0][0]].image))
+        yield from (members[start : start + size] for start in range(0, len(members), size))
+
+
+def cut(seen: Seen, image_R: Tensor, cells_RK: Tensor | None) -> Seen:
+    """One row per entry of `image_R`, from all tokens of some images: its cells, on every DeepStack level (None: all)."""
+    taken = (image_R,) if cells_RK is None else (image_R[:, None], cells_RK)
+    return Seen(seen.merged_BKD[taken], [level[taken] for level in seen.deepstack_BKD], cells_RK, seen.grid)
 
 
 class Answerer:
@@ -53,34 +103,44 @@ class Answerer:
             self._tables[height, width] = grid_tables(self.model, height, width, self.device)
         return self._tables[height, width]
 
+    @torch.no_grad()
     def answer(self, rows: Sequence[Row], cells_per_batch: int = 0) -> list[list[str]]:
         """Answers in the order of rows and questions. Rows with the same size and cell count run together.
 
         `cells_per_batch` bounds the memory; 0 takes what suits the device.
         """
-        cells_per_batch = cells_per_batch or (65_536 if self.device.type == "cuda" else 2048)
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for number, row in enumerate(rows):
-            kept = -1 if row.cells is None else len(row.cells)
-            groups.setdefault((*row.image.shape, kept, len(row.questions)), []).append(number)
+        cells = cells_per_batch or (65_536 if self.device.type == "cuda" else 2048)
         answers: list[list[str]] = [[] for _ in rows]
-        for key, members in groups.items():
-            kept = key[0] // CELL * (key[1] // CELL) if key[3] < 0 else key[3]
-            size = max(1, cells_per_batch // kept)
-            for start in range(0, len(members), size):
-                part = members[start : start + size]
-                for number, texts in zip(part, self._answer_group([rows[n] for n in part]), strict=True):
+        sparse = [number for number, row in enumerate(rows) if not row.dense]
+        for part in alike(rows, sparse, cells):
+            members = [rows[number] for number in part]
+            seen = self._encode([row.image for row in members], self._cells(members))
+            for number, texts in zip(part, self._answer_group(members, seen), strict=True):
+                answers[number] = texts
+        dense = [number for number, row in enumerate(rows) if row.dense]
+        for images in by_image(rows, dense, cells):
+            seen = self._encode([rows[numbers[0]].image for numbers in images], None)
+            image_of = {number: place for place, numbers in enumerate(images) for number in numbers}
+            for part in alike(rows, list(image_of), cells):
+                members = [rows[number] for number in part]
+                image_R = torch.tensor([image_of[number] for number in part], device=self.device)
+                seen_R = cut(seen, image_R, self._cells(members))
+                for number, texts in zip(part, self._answer_group(members, seen_R), strict=True):
                     answers[number] = texts
         return answers
 
-    @torch.no_grad()
-    def _answer_group(self, rows: Sequence[Row]) -> list[list[str]]:
-        images = torch.from_numpy(np.stack([row.image for row in rows])).to(self.device)
-        tables = self.tables(images.shape[1] // CELL, images.shape[2] // CELL)
-        cells = None
-        if rows[0].cells is not None:
-            cells = torch.tensor([row.cells for row in rows], device=self.device)
-        seen = encode_vision(self.model, patchify(images, self.dtype), tables, cells)
+    def _cells(self, rows: Sequence[Row]) -> Tensor | None:
+        """The cells of some rows, `[R, K]`; None where they see all."""
+        if rows[0].cells is None:
+            return None
+        return torch.tensor([row.cells for row in rows], device=self.device)
+
+    def _encode(self, images: Sequence[np.ndarray], cells_BK: Tensor | None) -> Seen:
+        images_BHWC = torch.from_numpy(np.stack(images)).to(self.device)
+        tables = self.tables(images_BHWC.shape[1] // CELL, images_BHWC.shape[2] // CELL)
+        return encode_vision(self.model, patchify(images_BHWC, self.dtype), tables, cells_BK)
+
+    def _answer_group(self, rows: Sequence[Row], seen: Seen) -> list[list[str]]:
         lead = torch.tensor(self.turns.lead_ids, device=self.device)
         cache = run_prefix(self.model, seen, lead, self.turns.end_id)
         prompts = [[self.turns.prompt(text) for text in row.questions] for row in rows]

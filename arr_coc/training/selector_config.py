@@ -19,7 +19,7 @@ class SelectorTrainConfig:
     """Everything that decides a run. The defaults train ARR-COC for mini on one large GPU."""
 
     stage: int = 1
-    """1: maps learn from boxes, the model is frozen. 2: answers end to end. 3: as 1, on hard variants, double weight."""
+    """1: maps learn from boxes, the model is frozen. 2: answers end to end. 3: as 1, hard variants weigh double."""
     model: str = "mini"
     """"mini", a folder, an identifier, or "shape:qwen3-vl-2b" for random weights at a real shape."""
     data: str = "scenes"
@@ -82,6 +82,8 @@ class SelectorTrainConfig:
     perspectival: float = 0.2
     """Weight of the perspectival map's loss: it learns what any question of the image could be about."""
     budget: float = 0.5
+    too_few: float = 4.0
+    """How much more a budget that misses evidence costs than one that is too large."""
 
     strategy: str = "score"
     """Stage 2: how the answer's gradient passes the choice."""

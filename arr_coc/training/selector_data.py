@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from arr_coc.config import CELL
 from arr_coc.qwen.turns import Turns
@@ -45,6 +46,13 @@ class Group:
     def grid(self) -> tuple[int, int]:
         """(H, W)"""
         return self.targets_RHW.shape[1], self.targets_RHW.shape[2]
+
+    def rows(self, part: Tensor) -> "Group":
+        """The same images with some of the questions, by number."""
+        image, numbers = part.to(self.image_R.device), part.tolist()
+        names = ("image_R", "ids_RL", "mask_RL", "targets_RHW", "known_R", "weight_R")
+        cut = {name: getattr(self, name)[image] for name in names}
+        return replace(self, **cut, examples=tuple(self.examples[number] for number in numbers))
 
     def to(self, device: torch.device) -> "Group":
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -114,8 +122,10 @@ class SceneBatches(Dataset[list[Group]]):
 class FileBatches(Dataset[list[Group]]):
     """`batches[i]`: the examples of a shuffled round over `examples`, grouped by grid, never padded."""
 
-    def __init__(self, config: SelectorTrainConfig, encode: Encode, examples: Examples) -> None:
-        self.config, self.encode, self.examples = config, encode, examples
+    def __init__(
+        self, config: SelectorTrainConfig, encode: Encode, examples: Examples, limits: tuple[int, int]
+    ) -> None:
+        self.config, self.encode, self.examples, self.limits = config, encode, examples, limits
 
     def __getitem__(self, index: int) -> list[Group]:
         config, total = self.config, len(self.examples)
@@ -123,7 +133,7 @@ class FileBatches(Dataset[list[Group]]):
         for place in range(index * config.examples, (index + 1) * config.examples):
             order = np.random.default_rng([config.seed, place // total, 2]).permutation(total)
             example, _ = readable_example(self.examples, int(order[place % total]))
-            example = whole_cells(example, config.longest_side)
+            example = whole_cells(example, config.longest_side, self.limits)
             groups.setdefault(example.image.shape, []).append(example)
         return [
             make_group([e.image for e in members], list(enumerate(members)), self.encode, config.hard_weight)
@@ -131,17 +141,41 @@ class FileBatches(Dataset[list[Group]]):
         ]
 
 
-def whole_cells(example: Example, longest_side: int) -> Example:
-    """The example with its image shrunk to at most `longest_side` px and stretched to whole cells; boxes follow."""
+def pixel_limits(processor: Any) -> tuple[int, int]:
+    """Least and most pixels of an image that the processor leaves at its size."""
+    size = processor.image_processor.size
+    return int(size["shortest_edge"]), int(size["longest_edge"])
+
+
+def whole_cells(example: Example, longest_side: int, limits: tuple[int, int]) -> Example:
+    """The example with its image shrunk to at most `longest_side` px and resized to whole cells; boxes follow.
+
+    The size is one that the processor leaves as it is, so that cells here are the model's cells.
+    """
     high, wide = example.image.shape[:2]
     scale = min(1.0, longest_side / max(high, wide))
-    size = [max(CELL, round(side * scale / CELL) * CELL) for side in (wide, high)]
-    if (wide, high) == tuple(size):
+    new_high, new_wide = smart_resize(
+        max(1, round(high * scale)), max(1, round(wide * scale)), CELL, min_pixels=limits[0], max_pixels=limits[1]
+    )
+    if (wide, high) == (new_wide, new_high):
         return example
-    image = np.asarray(Image.fromarray(example.image).resize((size[0], size[1]), Image.Resampling.BICUBIC))
-    across, down = size[0] / wide, size[1] / high
-    boxes = example.boxes and tuple((x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in example.boxes)
+    image = np.asarray(Image.fromarray(example.image).resize((new_wide, new_high), Image.Resampling.BICUBIC))
+    across, down = new_wide / wide, new_high / high
+    boxes = example.boxes
+    if boxes is not None:
+        boxes = tuple((x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes)
     return replace(example, image=image, boxes=boxes)
+
+
+def held_scenes(config: SelectorTrainConfig, encode: Encode) -> list[Group]:
+    """Scenes of `val` at 512 px to watch the training with, in groups of 16."""
+    scenes = [make_scene(seed, "val", (512, 512)) for seed in range(-(-config.evaluate_questions // 6))]
+    groups = []
+    for start in range(0, len(scenes), 16):
+        drawn = [scene_examples(scene)[:6] for scene in scenes[start : start + 16]]
+        asked = [(number, example) for number, examples in enumerate(drawn) for example in examples]
+        groups.append(make_group([examples[0].image for examples in drawn], asked, encode, 1.0))
+    return groups
 
 
 def make_encoder(tokenizer: Any) -> Encode:

@@ -1,0 +1,206 @@
+"""What of the base model learns in stage 2, and how that is kept.
+
+    none    nothing: every weight stays as it is
+    lora    low-rank additions (PEFT) beside the attention and MLP matrices of both towers; the base stays as it is
+    last4   the last four decoder layers and the final norm, in the model's own dtype
+    all     everything
+
+The model is changed in place and stays a stock Qwen3VLForConditionalGeneration, so all that reaches into it
+(`model.model.visual`, `model.model.language_model`) goes on working. LoRA is kept in PEFT's own files, which PEFT reads
+too; the others in one safetensors file with the full new tensors of what was trained.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+HOWS = ("none", "lora", "last4", "all")
+LAST_LAYERS = 4
+DELTA_FILE = "delta.safetensors"
+LORA_FILE, LORA_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # PEFT's names
+LORA_TARGETS = (
+    r"model\.visual\.blocks\.\d+\.(attn\.(qkv|proj)|mlp\.linear_fc[12])"
+    r"|model\.language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+)
+_ADAPTER = ".lora_"  # part of the names of LoRA's own weights
+_WRAPPED = ".base_layer."  # part of the names of the matrices that LoRA stands beside
+_PEFT_PREFIX = "base_model.model."  # what PEFT puts before every name in its files
+
+
+def adapt(
+    model: Any, how: str, *, rank: int = 16, alpha: float = 32.0, dropout: float = 0.0
+) -> tuple[Any, dict[str, nn.Parameter]]:
+    """Set what learns; returns the model and its trainable parameters by name.
+
+    `rank`, `alpha` (the additions are scaled by alpha / rank) and `dropout` are LoRA's. Its weights are in fp32,
+    whatever the model's dtype: steps of 1e-4 would be lost in bf16. New ones come from torch's global generator, and
+    add zero.
+    """
+    check_adapting(how, rank, alpha, dropout)
+    if has_adapters(model):
+        raise ValueError("the model has LoRA adapters already: merge them first, or load the model again")
+    model.requires_grad_(how == "all")
+    if how == "lora":
+        peft = _peft()
+        targets = {"target_modules": LORA_TARGETS, "r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
+        _inject(model, peft.LoraConfig(bias="none", **targets))
+    if how == "last4":
+        language = model.model.language_model
+        for part in (*language.layers[-LAST_LAYERS:], language.norm):
+            part.requires_grad_(True)
+    return model, trainable(model)
+
+
+def check_adapting(how: str, rank: int, alpha: float, dropout: float) -> None:
+    """Refuse settings that cannot be meant."""
+    if how not in HOWS:
+        raise ValueError(f"adapting {how!r}: expected one of {', '.join(HOWS)}")
+    if rank < 1 or alpha <= 0 or not 0 <= dropout < 1:
+        raise ValueError(
+            f"rank={rank}, alpha={alpha}, dropout={dropout}: expected rank >= 1, alpha > 0, 0 <= dropout < 1"
+        )
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that learn, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Whether LoRA stands in this model."""
+    return any(_ADAPTER in name for name, _ in model.named_parameters())
+
+
+def enable_checkpointing(model: Any) -> None:
+    """Recompute each block of both towers in the backward pass; acts in training mode only. Costs a third more time."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def merge_adapters(model: Any) -> Any:
+    """Add LoRA into the matrices it stands beside and take it out: a stock model again, with changed weights."""
+    if not has_adapters(model):
+        return model
+    layer_type = _peft().tuners.tuners_utils.BaseTunerLayer
+    for name, module in list(model.named_modules()):
+        if isinstance(module, layer_type):
+            module.merge(safe_merge=True)
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, module.get_base_layer())
+    del model.peft_config
+    return model
+
+
+def weights_hash(model: nn.Module, skip_adapters: bool = True) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of the weights; one tensor at a time is on the CPU.
+
+    Adding adapters does not change it: their weights are left out (unless asked for), and wrapped matrices go by the
+    names that they had before.
+    """
+    digest = hashlib.sha256()
+    tensors = {name.replace(_WRAPPED, "."): tensor for name, tensor in model.state_dict().items()}
+    for name in sorted(tensors):
+        if skip_adapters and _ADAPTER in name:
+            continue
+        tensor = tensors[name].detach()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------- files
+
+
+def save_adapted(model: Any, how: str, folder: str | Path) -> None:
+    """Write what was trained, and nothing of the rest, into `folder`."""
+    check_adapting(how, 1, 1.0, 0.0)
+    folder = Path(folder)
+    if (how == "lora") != has_adapters(model):
+        raise ValueError(
+            f"adapting {how!r} does not fit a model with{'' if has_adapters(model) else 'out'} LoRA adapters"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    if how == "lora":
+        weights = _peft().get_peft_model_state_dict(model)
+        _write(folder / LORA_FILE, {_PEFT_PREFIX + name: tensor for name, tensor in weights.items()}, how)
+        model.peft_config["default"].save_pretrained(str(folder))
+    else:
+        _write(folder / DELTA_FILE, trainable(model), how)
+
+
+def load_adapted(model: Any, folder: str | Path) -> Any:
+    """Put back what `save_adapted` wrote, into the same base model; LoRA is added where it is missing."""
+    folder = Path(folder)
+    if (folder / LORA_CONFIG).is_file():
+        return _load_lora(model, folder)
+    if not (folder / DELTA_FILE).is_file():
+        raise ValueError(
+            f"{folder.name}: neither {LORA_CONFIG} nor {DELTA_FILE} is there; give the folder it was saved in"
+        )
+    parameters = dict(model.named_parameters())
+    found = _read(folder / DELTA_FILE)
+    _check_fit(DELTA_FILE, found, {name: parameters[name] for name in found if name in parameters})
+    with torch.no_grad():
+        for name, tensor in found.items():
+            parameters[name].copy_(tensor)
+    return model
+
+
+def _load_lora(model: Any, folder: Path) -> Any:
+    peft = _peft()
+    if not has_adapters(model):
+        config = peft.PeftConfig.from_pretrained(str(folder))
+        config.inference_mode = False
+        model.requires_grad_(False)
+        _inject(model, config)
+    found = {name.removeprefix(_PEFT_PREFIX): tensor for name, tensor in _read(folder / LORA_FILE).items()}
+    _check_fit(LORA_FILE, found, peft.get_peft_model_state_dict(model))
+    peft.set_peft_model_state_dict(model, found)
+    return model
+
+
+def _check_fit(file: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse the first tensor that the model has not, or has in another shape, or that is broken."""
+    for name in sorted(set(found) ^ set(expected)):
+        what = "unknown to" if name in found else "missing for"
+        raise ValueError(f"{file}: {name!r} is {what} this model; load the base model that it was trained on")
+    for name, tensor in found.items():
+        if tensor.shape != expected[name].shape:
+            shapes = f"{tuple(tensor.shape)}, the model has {tuple(expected[name].shape)}"
+            raise ValueError(f"{file}: {name!r} has shape {shapes}; load the base model that it was trained on")
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"{file}: {name!r} holds values that are not finite; take an earlier checkpoint")
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], how: str) -> None:
+    copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(copies, str(path), metadata={"format": "pt", "adapted": how})
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path.name}: not a whole safetensors file ({error}); copy it again") from None
+
+
+def _inject(model: Any, config: Any) -> None:
+    """LoRA's layers around the matrices, in place, its weights in fp32."""
+    _peft().inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        if _ADAPTER in name:
+            parameter.data = parameter.data.float()
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise ValueError('LoRA needs PEFT: pip install "arr-coc[train]"') from None
+    return peft

@@ -1,0 +1,81 @@
+"""One door to all examples: a short text says where they come from.
+
+    scenes                                             drawn on the fly
+    coco:ANNOTATIONS.json:IMAGES_FOLDER                instances: "Where is the dog?", with boxes
+    vqa:QUESTIONS.json:ANNOTATIONS.json:IMAGES_FOLDER  VQAv2: questions with answers, boxes not known
+    jsonl:FILE.jsonl                                   one object per line, images beside the file
+
+Files are checked when they are read, images by their headers, so `len` is known. Broken rows are counted, listed in
+`broken` and left out, up to a limit. An image whose header is good and whose pixels are not raises BrokenExample when
+it is asked for: `readable_example` goes on to the next one.
+"""
+
+from pathlib import Path
+
+from .examples import Examples, SceneExamples
+from .sources_coco import read_coco
+from .sources_detections import MIN_SCORE, attach_boxes
+from .sources_images import FileExamples
+from .sources_jsonl import read_jsonl
+from .sources_rows import MAX_BROKEN
+from .sources_vqa import read_vqa
+
+FORMS = {
+    "scenes": "scenes",
+    "coco": "coco:ANNOTATIONS.json:IMAGES_FOLDER",
+    "vqa": "vqa:QUESTIONS.json:ANNOTATIONS.json:IMAGES_FOLDER",
+    "jsonl": "jsonl:FILE.jsonl",
+}
+
+
+def read_source(
+    spec: str,
+    *,
+    max_broken: int | float = MAX_BROKEN,
+    detections: str | Path | None = None,
+    min_score: float = MIN_SCORE,
+    replace_boxes: bool = False,
+    categories: str | Path | None = None,
+    count: int = 1_000_000,
+    split: str = "train",
+    first_seed: int = 0,
+    size: tuple[int, int] | None = None,
+    difficulty: str | None = None,
+) -> Examples:
+    """The examples that `spec` names.
+
+    Args:
+        spec: one of the four forms above. Paths with a colon do not fit in it: call the reader itself.
+        max_broken: for files. An int is a number of broken rows, a float the fraction of the rows of a table.
+        detections: for files. A detector's COCO-results-style output, whose boxes are attached.
+        min_score, replace_boxes, categories: as in `attach_boxes`.
+        count, split, first_seed, size, difficulty: for scenes, as in `SceneExamples`.
+    """
+    kind, *places = spec.split(":")
+    if kind not in FORMS:
+        raise ValueError(f"unknown source {spec!r}: use {', '.join(FORMS.values())}")
+    if len(places) != FORMS[kind].count(":") or not all(places):
+        raise ValueError(f"source {spec!r} does not fit the form {FORMS[kind]}")
+    if kind == "scenes":
+        if detections is not None:
+            raise ValueError("scenes know their boxes: leave detections out")
+        return SceneExamples(count, split, first_seed, size, difficulty)
+    examples = _read_files(kind, [Path(place) for place in places], max_broken)
+    if detections is None:
+        return examples
+    return attach_boxes(
+        examples,
+        Path(detections),
+        min_score=min_score,
+        replace_boxes=replace_boxes,
+        categories=None if categories is None else Path(categories),
+        max_broken=max_broken,
+    )
+
+
+def _read_files(kind: str, paths: list[Path], max_broken: int | float) -> FileExamples:
+    if kind == "coco":
+        return read_coco(paths[0], paths[1], max_broken)
+    if kind == "vqa":
+        return read_vqa(paths[0], paths[1], paths[2], max_broken)
+    return read_jsonl(paths[0], max_broken)
