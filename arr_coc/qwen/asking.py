@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import check_keeps
-from arr_coc.qwen.answers import Answer
+from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.qwen.images import ImageLike, read_images
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.qwen.streaming import PromptRestorer, stream_text
@@ -38,6 +38,9 @@ def ask(
     if beams > 1 and streamer is not None:
         raise ValueError(f"num_beams={beams} cannot be streamed: beams end together; leave one of the two out")
     restorer = PromptRestorer(prompt, streamer) if beams == 1 else None
+    served = owner.serve_fast(inputs, keep, {"max_new_tokens": max_new_tokens, **generate_kwargs}, restorer)
+    if served is not None:
+        return _answer(owner, served.new_BT[0], served.images[0], _as_timed(served.timings_ms, served.new_BT.shape[1]))
     with torch.no_grad():
         prepared = owner.prepare(**inputs, keep=keep)
         if restorer is not None:
@@ -50,15 +53,23 @@ def ask(
     timings = prepared.stopwatch.milliseconds()
     if restorer is not None:
         timings["prefill"] = 1e3 * restorer.prefill_seconds
+    return _answer(owner, sequences[0, prompt.shape[1] :], prepared.images[0], timings)
+
+
+def _answer(owner: "ARRCOCQwen", new_T: Tensor, images: list[ImageSelection], timings_ms: dict[str, float]) -> Answer:
     return Answer(
-        text=owner.processor.tokenizer.decode(
-            sequences[0, prompt.shape[1] :], skip_special_tokens=True, clean_up_tokenization_spaces=False
-        ),
-        selection=prepared.images[0],
-        tokens_total=sum(image.tokens_total for image in prepared.images[0]),
-        tokens_kept=sum(image.tokens_kept for image in prepared.images[0]),
-        timings_ms=timings,
+        text=owner.processor.tokenizer.decode(new_T, skip_special_tokens=True, clean_up_tokenization_spaces=False),
+        selection=images,
+        tokens_total=sum(image.tokens_total for image in images),
+        tokens_kept=sum(image.tokens_kept for image in images),
+        timings_ms=timings_ms,
     )
+
+
+def _as_timed(fast_ms: dict[str, float], tokens: int) -> dict[str, float]:
+    """The fast path's times under the plain path's names: "generate" is prefill and all steps together."""
+    times = {name: fast_ms[name] for name in ("select", "vision", "prefill")}
+    return {**times, "generate": fast_ms["prefill"] + fast_ms["decode"] * max(0, tokens - 1)}
 
 
 def stream(owner: "ARRCOCQwen", images: Images, question: str, **kwargs: Any) -> Iterator[str]:

@@ -5,7 +5,7 @@ S samples, I images of all samples, N cells of an image. Images of different gri
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from torch import Tensor
 from arr_coc.attending import budget_bounds, share_budget
 from arr_coc.config import TENSIONS, Keep, tokens_to_keep
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, Question
-from arr_coc.selectors import Selector, View
+from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, Question
+from arr_coc.selectors import Selector, Taken, View
 from arr_coc.timing import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class Candidates:
     sample_of: Sequence[int]  # the sample of each image
     keeps: Sequence[Keep]  # one checked dial per sample
     glance: Callable[[Tensor, tuple[int, int]], Tensor] | None = None  # images [B, 3, h, w], grid -> [B, X, H, W]
+    more: dict[str, Sequence[Tensor]] = field(default_factory=dict)  # other fields of the view -> a tensor per image
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Choice:
     indices: list[Tensor]  # per image, increasing
     soft: list[Tensor] | None  # per image, relevance after the tensions of ALL cells, [N]; None when all was kept
     images: list[ImageSelection]
+    weights: list[Tensor | None] | None = None  # per image [K, N] where tokens are merged; None: taken as they are
+    grids: list[tuple[int, int]] | None = None  # per image, the grid to resize it to; None: as it is
 
 
 def keep_everything(grids: Sequence[tuple[int, int]], device: torch.device, strategy: str, reason: str) -> Choice:
@@ -95,15 +98,25 @@ def _choose(selector: Selector, batch: Candidates, stopwatch: Stopwatch) -> Choi
     }
     with stopwatch.part("attending"):
         k_I = _budgets(selector, judgements, groups, batch)
-        chosen: dict[int, tuple[ImageSelection, Tensor]] = {}
+        chosen: dict[int, tuple[ImageSelection, Tensor, Tensor | None, tuple[int, int]]] = {}
         for key, members in groups.items():
             allocation = selector.choose(judgements[key], k_I[members])
             for row, image in enumerate(members):
                 kept = allocation.keep_BHW[row].flatten().nonzero().squeeze(-1)
                 selection = _selection(key[0], judgements[key], row, kept, allocation.strategy(row))
-                chosen[image] = (selection, allocation.soft_BHW[row].flatten())
-    images = [chosen[image][0] for image in range(len(batch.grids))]
-    return Choice([one.kept for one in images], [chosen[image][1] for image in range(len(images))], images)
+                chosen[image] = (selection, allocation.soft_BHW[row].flatten(), *_made_of(allocation, row, selection))
+    images, soft, weights, grids = map(list, zip(*(chosen[image] for image in range(len(batch.grids))), strict=True))
+    merges = any(weight is not None for weight in weights)
+    return Choice([one.kept for one in images], soft, images, weights if merges else None, grids)
+
+
+def _made_of(allocation: Allocation, row: int, selection: ImageSelection) -> tuple[Tensor | None, tuple[int, int]]:
+    """What the kept tokens of an image are merged from (None: nothing, as where all are kept), and its new grid."""
+    if not isinstance(allocation, Taken):
+        return None, selection.grid
+    merges = allocation.weights is not None and selection.tokens_kept < selection.tokens_total
+    weights = allocation.weights[row] if merges and allocation.weights is not None else None
+    return weights, selection.grid if allocation.grids is None else allocation.grids[row]
 
 
 def _view(grid: tuple[int, int], members: list[int], batch: Candidates, stopwatch: Stopwatch) -> View:
@@ -119,6 +132,7 @@ def _view(grid: tuple[int, int], members: list[int], batch: Candidates, stopwatc
         image_B3hw=image_B3hw,
         visual_BND=None if batch.tokens is None else torch.stack([batch.tokens[image] for image in members]),
         glance_BXHW=glance_BXHW,
+        **{name: torch.stack([values[image] for image in members]) for name, values in batch.more.items()},
     )
 
 

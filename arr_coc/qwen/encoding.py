@@ -3,7 +3,8 @@
 I images, N cells of an image, P patches, D language-model width. Four consecutive patch rows are one 2 x 2 merge
 window, one cell, one visual token.
 
-    dense     the ViT sees everything, kept tokens go on              any checkpoint
+    dense     the ViT sees everything, kept tokens go on, alone or    any checkpoint
+              with what is merged into them
     sparse    only the kept windows enter the ViT                     the fast way
     weighted  the ViT sees everything, all tokens go on, scaled       the compatible way
 """
@@ -37,9 +38,23 @@ def unpatchify(rows_PX: Tensor, grid: tuple[int, int], vision_config: Any, mean:
     return (image * std.to(image).view(3, 1, 1) + mean.to(image).view(3, 1, 1)).clamp(0, 1)
 
 
-def encode_dense(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> Any:
-    """All tokens of all images: the stock output, split per image."""
-    return model.model.get_image_features(pixel_values, image_grid_thw, return_dict=True)
+def patchify(image_3hw: Tensor, vision_config: Any, mean: Tensor, std: Tensor) -> Tensor:
+    """An image in [0, 1] of whole cells as flattened, normalised patches: what `unpatchify` reads."""
+    patch, merge, frames = (
+        vision_config.patch_size,
+        vision_config.spatial_merge_size,
+        vision_config.temporal_patch_size,
+    )
+    height, width = image_3hw.shape[1] // (patch * merge), image_3hw.shape[2] // (patch * merge)
+    image = (image_3hw - mean.to(image_3hw).view(3, 1, 1)) / std.to(image_3hw).view(3, 1, 1)
+    blocks = image.view(3, height, merge, patch, width, merge, patch).permute(1, 4, 2, 5, 0, 3, 6)
+    return blocks.unsqueeze(5).expand(-1, -1, -1, -1, -1, frames, -1, -1).reshape(-1, 3 * frames * patch * patch)
+
+
+def encode_dense(model: Any, pixel_values: Tensor, image_grid_thw: Tensor, last_input: bool = False) -> Any:
+    """All tokens of all images: the stock output, split per image; with `last_input`, its last block's input too."""
+    recorded = {"output_hidden_states": [len(model.model.visual.blocks) - 2]} if last_input else {}
+    return model.model.get_image_features(pixel_values, image_grid_thw, return_dict=True, **recorded)
 
 
 def take(features: Any, indices: Sequence[Tensor]) -> Any:
@@ -49,6 +64,23 @@ def take(features: Any, indices: Sequence[Tensor]) -> Any:
         tuple(tokens[index] for tokens, index in zip(level, indices, strict=True))
         for level in features.deepstack_features
     ]
+    return features
+
+
+def merge(features: Any, weights: Sequence[Tensor | None], indices: Sequence[Tensor]) -> Any:
+    """Make each image's kept tokens out of all of its tokens, by `[K, N]` weights, on every DeepStack level alike.
+
+    Without weights the tokens of the kept cells are taken as they are. Sums are in fp32.
+    """
+
+    def merged(level: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(
+            tokens[index] if weight is None else (weight @ tokens.float()).to(tokens.dtype)
+            for tokens, weight, index in zip(level, weights, indices, strict=True)
+        )
+
+    features.pooler_output = merged(features.pooler_output)
+    features.deepstack_features = [merged(level) for level in features.deepstack_features]
     return features
 
 

@@ -18,11 +18,16 @@ from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import asking
 from arr_coc.qwen.answers import Answer
+from arr_coc.qwen.fast import switch
+from arr_coc.qwen.fast.break_even import break_even_tokens, keep_small_whole, say_small
+from arr_coc.qwen.fast.rules import is_default
+from arr_coc.qwen.fast.runner import FastRunner
 from arr_coc.qwen.images import ImageLike
 from arr_coc.qwen.loading import HUB_KEYWORDS, check_family, find_adapter, load_stock, pick_device, pick_dtype
 from arr_coc.qwen.positions import mark
-from arr_coc.qwen.preparing import Prepared, Preparer, Request
+from arr_coc.qwen.preparing import Prepared, Preparer
 from arr_coc.qwen.processor import chat_tokens, load_processor
+from arr_coc.qwen.requests import Request
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.qwen.streaming import PromptRestorer
 from arr_coc.selectors import Selector, make_selector
@@ -31,7 +36,11 @@ logger = logging.getLogger(__name__)
 
 
 class ARRCOCQwen(nn.Module):
-    """Qwen3-VL with ARR-COC in front. `keep=1.0` is the stock model, bit for bit."""
+    """Qwen3-VL with ARR-COC in front. `keep=1.0` is the stock model, bit for bit.
+
+    `fast` (on by default on CUDA) answers over recorded graphs where that is possible, and says once where it is not.
+    `break_even` is the number of visual tokens below which keep="auto" keeps all; None: what is known of the device.
+    """
 
     def __init__(
         self,
@@ -42,6 +51,8 @@ class ARRCOCQwen(nn.Module):
         *,
         keep: Keep = "auto",
         selector: str | Selector = "auto",
+        fast: bool | None = None,
+        break_even: int | None = None,
     ) -> None:
         super().__init__()
         check_family(model.config.model_type)
@@ -56,6 +67,8 @@ class ARRCOCQwen(nn.Module):
         self.selector = selector.to(model.device)
         self.keep = check_keep(keep)
         self.processor = processor
+        self._fast, self._break_even = fast, break_even
+        self.fast_runner: FastRunner | None = None  # made by the first request that it serves
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
         self._told: dict[str, None] = {}
 
@@ -70,6 +83,8 @@ class ARRCOCQwen(nn.Module):
         position_policy: str | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
+        fast: bool | None = None,
+        break_even: int | None = None,
         **model_kwargs: Any,
     ) -> "ARRCOCQwen":
         """Load a Qwen3-VL by id or folder, or a folder made by `save_pretrained`, ready to be asked.
@@ -88,7 +103,10 @@ class ARRCOCQwen(nn.Module):
             position_policy=position_policy or config.position_policy,
         )
         hub = {name: model_kwargs[name] for name in HUB_KEYWORDS if name in model_kwargs}
-        return cls(model, config, layer, load_processor(base, **hub), keep=keep, selector=selector).eval()
+        processor = load_processor(base, **hub)
+        return cls(
+            model, config, layer, processor, keep=keep, selector=selector, fast=fast, break_even=break_even
+        ).eval()
 
     def save_pretrained(self, folder: str | Path, *, save_base: bool = False) -> None:
         """Write the adapter (config JSON, safetensors, card); with `save_base`, the model and its processor as well."""
@@ -101,6 +119,24 @@ class ARRCOCQwen(nn.Module):
     @property
     def device(self) -> torch.device:
         return torch.device(self.model.device)
+
+    @property
+    def fast(self) -> bool:
+        """Whether the fast path is tried."""
+        return is_default(self.device) if self._fast is None else self._fast
+
+    @fast.setter
+    def fast(self, wanted: bool | None) -> None:
+        self._fast = wanted
+
+    @property
+    def break_even(self) -> int:
+        """Visual tokens below which keep="auto" keeps all; 0: never. Evaluations set it to 0."""
+        return break_even_tokens(self.device) if self._break_even is None else self._break_even
+
+    @break_even.setter
+    def break_even(self, tokens: int | None) -> None:
+        self._break_even = tokens
 
     @property
     def encoding(self) -> str:
@@ -127,6 +163,8 @@ class ARRCOCQwen(nn.Module):
         question_mask: Tensor | None = None,
         keep: Any = None,
         original_image: Any = None,
+        evidence: Any = None,
+        image_numbers: Any = None,
         output_arr_coc_info: bool = False,
         **kwargs: Any,
     ) -> Any:
@@ -134,6 +172,8 @@ class ARRCOCQwen(nn.Module):
 
         `keep` is one dial or one per sample; `original_image` the image(s) before resizing, to read textures from;
         `output_arr_coc_info` adds `output.arr_coc`: the selections, the compact mask, and each column's source.
+        `evidence` (boxes of each image: left, top, right, bottom as shares of it) is for selector="oracle",
+        `image_numbers` (one of each image) for selector="random".
         """
         if pixel_values is None:
             if keep is not None and input_ids is not None:
@@ -143,7 +183,7 @@ class ARRCOCQwen(nn.Module):
                     attention_mask, past_key_values.get_seq_length(), input_ids
                 )
             return self._pass_through(
-                self.model,
+                getattr(past_key_values, "arr_coc_runner", self.model),
                 pixel_values_videos,
                 input_ids=input_ids,
                 attention_mask=attention_mask,
@@ -164,6 +204,8 @@ class ARRCOCQwen(nn.Module):
             attention_mask,
             keep=keep,
             original_image=original_image,
+            evidence=evidence,
+            image_numbers=image_numbers,
             labels=labels,
             pixel_values_videos=pixel_values_videos,
             video_grid_thw=video_grid_thw,
@@ -172,7 +214,8 @@ class ARRCOCQwen(nn.Module):
         if isinstance(kwargs.get("logits_to_keep"), Tensor) and prepared.compact.dropped:
             raise ValueError("logits_to_keep as indices counts full columns, but tokens were dropped: give an int")
         return_dict = kwargs.pop("return_dict", None)
-        output = self.model(
+        runner = prepared.runner(self.model)
+        output = runner(
             **prepared.model_inputs(),
             past_key_values=past_key_values,
             labels=prepared.compact.labels,
@@ -181,6 +224,7 @@ class ARRCOCQwen(nn.Module):
         )
         if output.past_key_values is not None:
             mark(output.past_key_values, prepared.compact)
+            output.past_key_values.arr_coc_runner = runner
         if return_dict is False:
             return (*output.to_tuple(), prepared) if output_arr_coc_info else output.to_tuple()
         if output_arr_coc_info:
@@ -201,10 +245,15 @@ class ARRCOCQwen(nn.Module):
         question_mask: Tensor | None = None,
         keep: Any = None,
         original_image: Any = None,
+        evidence: Any = None,
+        image_numbers: Any = None,
         streamer: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """As the stock generate: the caller's own prompt ids come back in front of the new tokens."""
+        """As the stock generate: the caller's own prompt ids come back in front of the new tokens.
+
+        `keep`, `original_image`, `evidence` and `image_numbers` as in `forward`.
+        """
         _refuse_cache(kwargs.get("past_key_values"), only_marked=pixel_values is None)
         if pixel_values is None:
             return self._pass_through(
@@ -219,6 +268,19 @@ class ARRCOCQwen(nn.Module):
             )
         if kwargs.pop("position_ids", None) is not None:
             raise ValueError("position_ids with an image: leave them out, they follow from the whole sequence")
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "pixel_values": pixel_values,
+            "image_grid_thw": image_grid_thw,
+            "question_mask": question_mask,
+            "pixel_values_videos": pixel_values_videos,
+            "original_image": original_image,
+        }
+        served = self.serve_fast(inputs, keep, kwargs, streamer)
+        if served is not None:
+            assert input_ids is not None
+            return switch.with_prompt(served, input_ids, self.device)
         prepared = self.prepare(
             input_ids,
             pixel_values,
@@ -226,6 +288,8 @@ class ARRCOCQwen(nn.Module):
             attention_mask,
             keep=keep,
             original_image=original_image,
+            evidence=evidence,
+            image_numbers=image_numbers,
             pixel_values_videos=pixel_values_videos,
             video_grid_thw=video_grid_thw,
             question_mask=question_mask,
@@ -243,18 +307,56 @@ class ARRCOCQwen(nn.Module):
         *,
         keep: Any = None,
         original_image: Any = None,
+        evidence: Any = None,
+        image_numbers: Any = None,
         **tensors: Tensor | None,
     ) -> Prepared:
         """Everything before the language model: which cells, their tokens, and the sequence without the rest."""
-        keep = self.keep if keep is None else keep
+        keep, small = self._dials(keep, input_ids)
         if tensors.get("pixel_values_videos") is not None:
             self._tell("video passes through untouched: all of its tokens are kept")
         request = Request.of(
-            self.device, input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, **tensors
+            self.device,
+            input_ids,
+            pixel_values,
+            image_grid_thw,
+            attention_mask,
+            keep,
+            original_image,
+            evidence,
+            image_numbers,
+            **tensors,
         )
         if any(dial != 1.0 for dial in request.keeps):
             self._tell_of_selector()
-        return self._preparer()(request)
+        prepared = self._preparer()(request)
+        say_small(prepared.images, small, self.break_even)
+        return prepared
+
+    def serve_fast(
+        self, inputs: dict[str, Any], keep: Any, options: dict[str, Any], streamer: Any
+    ) -> switch.FastResult | None:
+        """What the fast path makes of a request; None where it is off or the plain path must serve."""
+        if not self.fast or inputs["input_ids"] is None:
+            return None
+        keeps, small = self._dials(keep, inputs["input_ids"])
+        if any(dial != 1.0 for dial in keeps):
+            self._tell_of_selector()
+        served = switch.serve(self, inputs, keeps, options, streamer)
+        if served is not None:
+            say_small(served.images, small, self.break_even)
+        return served
+
+    def _dials(self, keep: Any, input_ids: Tensor | None) -> tuple[Any, list[bool]]:
+        """One checked dial per row, and the rows that are kept whole because choosing would not pay."""
+        keep = self.keep if keep is None else keep
+        if input_ids is None:
+            return keep, []
+        keeps = check_keeps(keep, input_ids.shape[0])
+        if "auto" not in keeps or not self.break_even:
+            return keeps, [False] * len(keeps)
+        tokens = (input_ids == self.model.config.image_token_id).sum(-1).tolist()
+        return keep_small_whole(keeps, tokens, self.break_even)
 
     def _tell_of_selector(self) -> None:
         """Before the first choice: what it is made by, where that is not a trained layer."""
@@ -289,12 +391,14 @@ class ARRCOCQwen(nn.Module):
         """The stock generate on prepared inputs; `input_ids` is the caller's prompt, which comes back in front."""
         length = prepared.compact.input_ids.shape[1]
         shift_lengths(kwargs, length - input_ids.shape[1])
-        output = self.model.generate(**prepared.model_inputs(), streamer=streamer, **kwargs)
+        runner = prepared.runner(self.model)
+        output = runner.generate(**prepared.model_inputs(), streamer=streamer, **kwargs)
         if isinstance(output, Tensor):
             return _restore_prompt(output, input_ids, length)
         output.sequences = _restore_prompt(output.sequences, input_ids, length)
         if getattr(output, "past_key_values", None) is not None:
             mark(output.past_key_values, prepared.compact)
+            output.past_key_values.arr_coc_runner = runner
         return output
 
     def _pass_through(self, run: Any, pixel_values_videos: Tensor | None, **inputs: Any) -> Any:

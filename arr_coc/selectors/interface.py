@@ -1,13 +1,16 @@
 """The selection interface: look at a group of images with one grid, judge them, then choose within a budget.
 
-B images with one grid, H W grid of cells, N = H * W, D language-model width.
+B images with one grid, H W grid of cells, N = H * W, K kept cells, D language-model width, X width of the ViT, d size
+of a head.
 
 Judging and choosing are apart because a budget may be shared between images of different grids: all are judged first.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -27,18 +30,36 @@ class View:
     image_B3hw: Tensor | None  # float in [0, 1], of any size
     visual_BND: Tensor | None  # the merged visual tokens, as the language model would see them
     glance_BXHW: Tensor | None = None  # what the ViT makes of the image when it is small
+    number_B: Tensor | None = None  # a number of each image that does not depend on the batch; None: all are 0
+    evidence_BHW: Tensor | None = None  # bool, the cells that hold the answer: for the oracle alone
+    patches_BNX: Tensor | None = None  # the ViT's last hidden states, mean over the patches of a cell
+    received_BN: Tensor | None = None  # attention that a cell receives in the ViT's last block, fp32
+    keys_BNd: Tensor | None = None  # keys of that block, mean over heads and over the patches of a cell
+    attended_BN: Tensor | None = None  # attention of the prompt's last token inside the language model, fp32
 
 
 class Selector(nn.Module, ABC):
     """One way to choose. Subclasses judge; most leave budget and choice to the shared allocator."""
 
     name: str
+    pays: str
+    """Which parts of the ViT and of the language model run in full, and what the choice itself costs."""
     reads_pixels: bool
     """Whether it needs the images themselves."""
     reads_tokens: bool
     """Whether it needs the vision encoder's output, and so cannot be used with sparse encoding."""
     reads_glance: bool = False
     """Whether it needs what the vision encoder makes of a small copy of the image."""
+    reads_patches: bool = False
+    """Whether it needs the vision encoder's last hidden states, before the merger. Implies `reads_tokens`."""
+    reads_received: bool = False
+    """Whether it needs the attention and the keys of the vision encoder's last block. Implies `reads_tokens`."""
+    reads_evidence: bool = False
+    """Whether it must be told where the answer is."""
+    resizes: bool = False
+    """Whether it makes the image smaller instead of dropping tokens: its allocation gives the small grids."""
+    gives_relevance: bool = True
+    """Whether its map means relevance in [0, 1], so that weighted encoding may scale tokens by it."""
 
     def __init__(self, allocator: TokenAllocator) -> None:
         super().__init__()
@@ -48,23 +69,35 @@ class Selector(nn.Module, ABC):
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         """Relevance and tensions of each image, without a budget."""
 
+    def full_layers(self, levels: int) -> int:
+        """How many decoder layers see every token before it chooses, in a model of so many DeepStack levels.
+
+        0 for all who choose before the language model; where it is more, the view holds `attended_BN` of that layer.
+        """
+        return 0
+
     def automatic_budget(self, judgement: Judgement) -> Tensor:
         """Number of cells that keep="auto" gives each image, `[B]` long."""
         balance = judgement.balance
         return self.allocator.automatic(balance.relevance_BHW.detach(), balance.tensions_BT[:, 0].detach())
 
     def choose(self, judgement: Judgement, k_B: Tensor) -> Allocation:
-        """Exactly k cells of each image."""
+        """Exactly k cells of each image (about k where it `resizes`)."""
         allocation: Allocation = self.allocator(judgement.balance.relevance_BHW, judgement.balance.tensions_BT, k_B)
         return allocation
 
 
-SelectorFactory = Callable[[ARRCOCConfig, ARRCOCLayer], Selector]
+def equivalent_tokens(kept: int, total: int, layers: int, full_layers: int) -> float:
+    """Visual tokens per decoder layer, mean over the layers: `full_layers` of them see all, the others `kept`."""
+    return (full_layers * total + (layers - full_layers) * kept) / layers
+
+
+SelectorFactory = Callable[..., Selector]
 SELECTORS: dict[str, SelectorFactory] = {}
 
 
 def register(name: str) -> Callable[[SelectorFactory], SelectorFactory]:
-    """Make a selector available by name: a factory from the config and the model's own ARR-COC layer."""
+    """Make a selector available by name: a factory from the config, the model's own ARR-COC layer, and settings."""
 
     def add(factory: SelectorFactory) -> SelectorFactory:
         assert name not in SELECTORS, name
@@ -74,10 +107,17 @@ def register(name: str) -> Callable[[SelectorFactory], SelectorFactory]:
     return add
 
 
-def make_selector(name: str, config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    """Build a selector by name; "auto" is the trained layer where there is one, else the training-free choice."""
+def make_selector(name: str, config: ARRCOCConfig, layer: ARRCOCLayer, **settings: Any) -> Selector:
+    """Build a selector by name; "auto" is the trained layer where there is one, else the training-free choice.
+
+    `settings` are those of the method, such as `seed` of "random".
+    """
     if name == "auto":
         name = "arr_coc" if config.trained else "training_free"
     if name not in SELECTORS:
         raise ValueError(f"selector={name!r}: expected one of auto, {', '.join(sorted(SELECTORS))}")
-    return SELECTORS[name](config, layer)
+    known = list(inspect.signature(SELECTORS[name]).parameters)[2:]
+    for setting in settings:
+        if setting not in known:
+            raise ValueError(f"selector {name!r} has no setting {setting!r}: it has {', '.join(known) or 'none'}")
+    return SELECTORS[name](config, layer, **settings)

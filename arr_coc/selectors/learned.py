@@ -9,6 +9,7 @@ from arr_coc.timing import Stopwatch
 
 class ARRCOCSelector(Selector):
     name = "arr_coc"
+    pays = "ViT: the kept windows when sparse, all when dense, and a small image for a glance; LM: the kept tokens"
     reads_pixels = True
     reads_tokens = False
 

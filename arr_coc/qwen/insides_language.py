@@ -1,0 +1,222 @@
+"""Choosing inside the language model: its first layers over every token, then the others over the kept ones.
+
+B rows, L full length, M compact length, E dropped columns (the most of any row), K layers that see all, D width, G key
+and value heads, d size of a head.
+
+The stock model is neither patched nor copied. A request gets a shallow view of it (the same modules, the same weights)
+whose language model is one of the two modules here, so whatever the stock code does around its layers is still done by
+it, and two requests do not see each other.
+
+Layers 0 to K-1 keep the keys and values of every token: kept ones in the cache, as everywhere else, dropped ones beside
+it. The caller's cache has the compact length in all layers, so masks, beams and positions work as for any other choice.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb
+
+from arr_coc.attending import kept_indices
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What the first layers made of the whole sequence."""
+
+    layers: int  # K
+    hidden_BLD: Tensor  # what goes into layer K
+    keys: list[Tensor]  # per layer [B, G, L, d]
+    values: list[Tensor]
+    mask_BL: Tensor  # bool, False for padding
+    attended_BL: Tensor  # attention of each row's last token at layer K, mean over heads, fp32
+
+
+def begin(model: Any, inputs: dict[str, Any], layers: int) -> Begun:
+    """Run the first layers of the language model over the whole sequence; `inputs` are those of the stock model."""
+    language = model.model.language_model
+    if layers >= len(language.layers):
+        raise ValueError(f"a language model of {len(language.layers)} layers cannot choose after {layers} of them")
+    first = _FirstLayers(language, layers)
+    _with_language_model(model, first).model(**inputs)
+    assert first.begun is not None
+    return first.begun
+
+
+def go_on(model: Any, begun: Begun, columns_BM: Tensor) -> Any:
+    """The stock model, for a sequence whose first layers are done and of which `columns_BM` (-1: padding) are left."""
+    return _with_language_model(model, _LaterLayers(model.model.language_model, begun, columns_BM))
+
+
+def _with_language_model(model: Any, language: nn.Module) -> Any:
+    """A shallow view of the stock model with another language model inside."""
+    if hasattr(model, "_hf_hook"):
+        raise ValueError("a model spread by device_map cannot choose inside: load it on one device")
+    outer, inner = copy.copy(model), copy.copy(model.model)
+    inner._modules = {**inner._modules, "language_model": language}
+    outer._modules = {**outer._modules, "model": inner}
+    return outer
+
+
+class _FirstLayers(nn.Module):
+    """Stands in for the language model, runs its first layers, and remembers what came out."""
+
+    def __init__(self, language: Any, layers: int) -> None:
+        super().__init__()
+        self.language, self.layers = language, layers
+        self.begun: Begun | None = None
+
+    def get_input_embeddings(self) -> nn.Module:
+        embeddings: nn.Module = self.language.embed_tokens
+        return embeddings
+
+    def forward(
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor,
+        position_ids: Tensor,
+        visual_pos_masks: Tensor,
+        deepstack_visual_embeds: list[Tensor],
+        **_: Any,
+    ) -> BaseModelOutputWithPast:
+        assert len(deepstack_visual_embeds) <= self.layers, "all DeepStack levels are added before anything is dropped"
+        language, hidden, cache = self.language, inputs_embeds, DynamicCache(config=self.language.config)
+        mask = create_causal_mask(language.config, hidden, attention_mask, cache, position_ids[0])
+        rotation = language.rotary_emb(hidden, position_ids[1:])
+        for number, layer in enumerate(language.layers[: self.layers]):
+            hidden = layer(
+                hidden,
+                attention_mask=mask,
+                position_ids=position_ids[0],
+                past_key_values=cache,
+                position_embeddings=rotation,
+            )
+            if number < len(deepstack_visual_embeds):
+                hidden = language._deepstack_process(hidden, visual_pos_masks, deepstack_visual_embeds[number])
+        held = cache.layers[: self.layers]
+        attended_BL = last_attention(language.layers[self.layers], hidden, rotation, attention_mask.bool())
+        keys, values = [layer.keys for layer in held], [layer.values for layer in held]
+        self.begun = Begun(self.layers, hidden, keys, values, attention_mask.bool(), attended_BL)
+        return BaseModelOutputWithPast(last_hidden_state=hidden)
+
+
+@torch.no_grad()
+def last_attention(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask_BL: Tensor) -> Tensor:
+    """Attention of each row's last token over its row at a decoder layer, mean over heads, `[B, L]` fp32.
+
+    One row of the attention matrix: no need for a kernel that shows its weights.
+    """
+    attention, normed_BLD = layer.self_attn, layer.input_layernorm(hidden_BLD)
+    rows = torch.arange(mask_BL.shape[0], device=mask_BL.device)
+    last_B = (mask_BL * torch.arange(mask_BL.shape[1], device=mask_BL.device)).amax(-1)
+    heads = (-1, attention.head_dim)
+    query = attention.q_norm(attention.q_proj(normed_BLD[rows, last_B].unsqueeze(1)).unflatten(-1, heads))
+    key = attention.k_norm(attention.k_proj(normed_BLD).unflatten(-1, heads)).transpose(1, 2)
+    cos, sin = rotation
+    last_cos, last_sin = cos[rows, last_B].unsqueeze(1), sin[rows, last_B].unsqueeze(1)
+    query, _ = apply_rotary_pos_emb(query.transpose(1, 2), query.transpose(1, 2), last_cos, last_sin)
+    _, key = apply_rotary_pos_emb(key, key, cos, sin)
+    key = key.repeat_interleave(attention.num_key_value_groups, dim=1)
+    logits_BHL = (query.float() @ key.float().transpose(-1, -2)).squeeze(2) * attention.scaling
+    return logits_BHL.masked_fill(~mask_BL.unsqueeze(1), -torch.inf).softmax(-1).mean(1)
+
+
+class _LaterLayers(nn.Module):
+    """Stands in for the language model: goes on where the first layers stopped, then takes new tokens one by one."""
+
+    def __init__(self, language: Any, begun: Begun, columns_BM: Tensor) -> None:
+        super().__init__()
+        self.language, self.layers = language, begun.layers
+        real_BM, place_BM = columns_BM >= 0, columns_BM.clamp(min=0)
+        kept_BL = torch.zeros_like(begun.mask_BL, dtype=torch.long).scatter_add(1, place_BM, real_BM.long()) > 0
+        dropped_BE, self.dropped_mask_BE = kept_indices(begun.mask_BL & ~kept_BL)
+        self.hidden_BMD = begun.hidden_BLD.gather(1, place_BM.unsqueeze(-1).expand(-1, -1, begun.hidden_BLD.shape[-1]))
+        states = list(zip(begun.keys, begun.values, strict=True))
+        self.kept = [(_columns(key, place_BM), _columns(value, place_BM)) for key, value in states]
+        self.dropped = [(_columns(key, dropped_BE), _columns(value, dropped_BE)) for key, value in states]
+
+    def get_input_embeddings(self) -> nn.Module:
+        embeddings: nn.Module = self.language.embed_tokens
+        return embeddings
+
+    def forward(
+        self,
+        inputs_embeds: Tensor,
+        position_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> BaseModelOutputWithPast:
+        """Keywords about DeepStack and recording are left aside: the levels are in already, nothing is recorded."""
+        language, cache = self.language, past_key_values
+        if cache is None and use_cache is not False:
+            cache = DynamicCache(config=language.config)
+        past = 0 if cache is None else cache.get_seq_length()
+        if past == 0 and inputs_embeds.shape[1] != self.hidden_BMD.shape[1]:
+            raise ValueError("a choice inside the language model cannot be made again for every token: use the cache")
+        if attention_mask is None:
+            attention_mask = position_ids.new_ones(inputs_embeds.shape[0], past + inputs_embeds.shape[1])
+        if attention_mask.ndim != 2:
+            raise ValueError("a choice inside the language model needs a dynamic cache: leave cache_implementation out")
+        mask = create_causal_mask(language.config, inputs_embeds, attention_mask, cache, position_ids[0])
+        rotation = language.rotary_emb(inputs_embeds, position_ids[1:])
+        times = inputs_embeds.shape[0] // self.hidden_BMD.shape[0]
+        if past == 0:
+            hidden = self._resume(cache, times)
+        else:
+            hidden = self._first_layers(inputs_embeds, attention_mask, rotation, cache, times)
+        for layer in language.layers[self.layers :]:
+            hidden = layer(hidden, attention_mask=mask, past_key_values=cache, position_embeddings=rotation)
+        return BaseModelOutputWithPast(last_hidden_state=language.norm(hidden), past_key_values=cache)
+
+    def _resume(self, cache: Any, times: int) -> Tensor:
+        """The hidden states of the kept tokens, and their keys and values into the cache; `times` rows per prompt."""
+        if cache is not None:
+            for number, (key, value) in enumerate(self.kept):
+                cache.update(key.repeat_interleave(times, 0), value.repeat_interleave(times, 0), number)
+        return self.hidden_BMD.repeat_interleave(times, 0)
+
+    def _first_layers(
+        self, hidden: Tensor, attention_mask: Tensor, rotation: tuple[Tensor, Tensor], cache: Any, times: int
+    ) -> Tensor:
+        """New tokens through the first layers, which see the dropped tokens too."""
+        dropped = [(key.repeat_interleave(times, 0), value.repeat_interleave(times, 0)) for key, value in self.dropped]
+        beside = _Beside(cache, dropped)
+        seen = torch.cat([self.dropped_mask_BE.repeat_interleave(times, 0), attention_mask.bool()], dim=1)
+        mask = create_causal_mask(self.language.config, hidden, seen, beside)
+        for layer in self.language.layers[: self.layers]:
+            hidden = layer(hidden, attention_mask=mask, past_key_values=beside, position_embeddings=rotation)
+        return hidden
+
+
+class _Beside:
+    """A cache whose first layers also hold the dropped tokens, in front of what is in the cache itself."""
+
+    is_compileable = False
+
+    def __init__(self, cache: Any, dropped: list[tuple[Tensor, Tensor]]) -> None:
+        self.cache, self.dropped = cache, dropped
+        self.more = dropped[0][0].shape[2]
+
+    def update(self, key: Tensor, value: Tensor, layer: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        key, value = self.cache.update(key, value, layer, *args, **kwargs)
+        return torch.cat([self.dropped[layer][0], key], dim=2), torch.cat([self.dropped[layer][1], value], dim=2)
+
+    def get_query_offset(self, layer: int = 0) -> Any:
+        return self.more + self.cache.get_seq_length(layer)
+
+    def get_mask_sizes(self, queries: int, layer: int) -> tuple[int, int]:
+        length, offset = self.cache.get_mask_sizes(queries, layer)
+        return length + self.more, offset
+
+
+def _columns(states_BGLd: Tensor, place_BM: Tensor) -> Tensor:
+    """Keys or values at some columns of each row, `[B, G, M, d]`."""
+    index = place_BM[:, None, :, None].expand(-1, states_BGLd.shape[1], -1, states_BGLd.shape[-1])
+    return states_BGLd.gather(2, index)
