@@ -19,6 +19,10 @@ REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this
 NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points nowhere
 AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent noise keeps 1/3
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
+RULED_OUT = (
+    0.01  # relevance below this is no: such cells are all alike, and what is left of a budget is spread over them
+)
+SLACK = 1.6  # an automatic budget over what just suffices: things reach over the edges of their cells
 CAUTION = 0.5  # least share of even coverage where the map looks like noise
 
 
@@ -85,12 +89,17 @@ def budget_bounds(cells: int, min_tokens: int, max_tokens: int) -> tuple[int, in
 def budget_by_mass(relevance_BHW: Tensor, share_B: Tensor, steepness: Tensor) -> Tensor:
     """The smallest K whose cells hold `share` of the relevance mass, `[B]` long.
 
-    The mass is a softmax with a steepness: over a thousand plain scores in [0, 1] it would be nearly flat, and K always
-    near its maximum.
+    The mass of a cell is its relevance to the power of `steepness`: 1 where relevance is how likely a cell is to hold
+    evidence, so that a sure map asks for few cells and a doubtful one for many; more where maps are only a ranking.
     """
-    mass_BN = (relevance_BHW.flatten(1).float() * steepness).softmax(-1).sort(-1, descending=True).values
+    mass_BN = relevance_mass(relevance_BHW, steepness).sort(-1, descending=True).values
     held_BN = mass_BN.cumsum(-1)
-    return ((held_BN < share_B.unsqueeze(-1)).sum(-1) + 1).clamp(max=mass_BN.shape[-1])
+    return ((held_BN < share_B.unsqueeze(-1) * held_BN[:, -1:]).sum(-1) + 1).clamp(max=mass_BN.shape[-1])
+
+
+def relevance_mass(relevance_BHW: Tensor, steepness: Tensor) -> Tensor:
+    """What each cell counts in an automatic budget: `[B, N]`, at least 0."""
+    return relevance_BHW.flatten(1).float().clamp(min=0) ** steepness
 
 
 def share_budget(k_S: Tensor, mass_I: Tensor, sample_I: Tensor, cells_I: Tensor) -> Tensor:
@@ -169,7 +178,7 @@ def looks_like_noise(relevance_BHW: Tensor) -> Tensor:
 class TokenAllocator(nn.Module):
     """Budget and choice. Its one number, kept with the weights, is the steepness of the mass that "auto" covers."""
 
-    def __init__(self, min_tokens: int = 64, max_tokens: int = 400, steepness: float = 12.0) -> None:
+    def __init__(self, min_tokens: int = 64, max_tokens: int = 400, steepness: float = 1.0) -> None:
         super().__init__()
         if not 1 <= min_tokens <= max_tokens:
             raise ValueError(
@@ -179,11 +188,14 @@ class TokenAllocator(nn.Module):
         self.steepness: Tensor
         self.register_buffer("steepness", torch.tensor(steepness))
 
+    def sufficient(self, relevance_BHW: Tensor, particularize_B: Tensor) -> Tensor:
+        """The fewest cells that hold 1/2 of the relevance mass when compressing, 19/20 when particularizing: `[B]`."""
+        return budget_by_mass(relevance_BHW, 0.5 + 0.45 * particularize_B, self.steepness)
+
     def automatic(self, relevance_BHW: Tensor, particularize_B: Tensor) -> Tensor:
-        """Budget of keep="auto", `[B]`: 1/2 of the relevance mass when compressing, 19/20 when particularizing."""
+        """Budget of keep="auto", `[B]`: what suffices and more than half as much again around it, within the bounds."""
         low, high = budget_bounds(relevance_BHW[0].numel(), self.min_tokens, self.max_tokens)
-        share_B = 0.5 + 0.45 * particularize_B
-        return budget_by_mass(relevance_BHW, share_B, self.steepness).clamp(low, high)
+        return (self.sufficient(relevance_BHW, particularize_B) * SLACK).ceil().long().clamp(low, high)
 
     def budgets(self, relevance_BHW: Tensor, particularize_B: Tensor, keeps: list[Keep]) -> Tensor:
         """Number of cells to keep of each image, `[B]` long, from one checked dial per image."""
@@ -203,7 +215,8 @@ class TokenAllocator(nn.Module):
         points_B, noisy_B = points_somewhere(relevance_BHW), looks_like_noise(relevance_BHW)
         spread_BHW = suppress_neighbours(relevance_BHW, diversify_B)
         even_HW = coverage(height, width, relevance_BHW.device)
-        scores_BHW = torch.where(points_B.view(-1, 1, 1), spread_BHW, even_HW)
+        scores_BHW = torch.where(spread_BHW < RULED_OUT, RULED_OUT * even_HW, spread_BHW)
+        scores_BHW = torch.where(points_B.view(-1, 1, 1), scores_BHW, even_HW)
         explore_B = torch.where(noisy_B, explore_B.clamp(min=CAUTION), explore_B)
         k_B = torch.where(finite_B, k_B, torch.full_like(k_B, height * width))
         keep_BHW = choose_with_coverage(scores_BHW, k_B, explore_B)

@@ -65,5 +65,5 @@ class AdaptiveTensionBalancer(nn.Module):
         """1 for all but the perspectival map, whose weight falls where saliency is weak everywhere."""
         standout_BS = scores_BSHW.flatten(2).amax(-1) - scores_BSHW.flatten(2).mean(-1)
         trust_BS = standout_BS / (standout_BS + WEAK_SALIENCY)
-        is_perspectival = torch.tensor([name == "perspectival" for name in SCORERS], device=trust_BS.device)
-        return torch.where(is_perspectival, trust_BS, torch.ones_like(trust_BS))
+        columns = zip(SCORERS, trust_BS.unbind(-1), strict=True)
+        return torch.stack([one if name == "perspectival" else torch.ones_like(one) for name, one in columns], dim=-1)

@@ -70,7 +70,8 @@ class InformationScorer(nn.Module):
         variance = (F.avg_pool2d(fine**2, FINE) - mean**2).clamp(min=0)
         # This channel is itself (twice) a standard deviation, of all pixels: it sees detail finer than the samples.
         own = (pyramid.cell_BCHW[:, self.variance_channel] / 2) ** 2
-        variance = variance.index_copy(1, torch.tensor([self.variance_channel], device=fine.device), own.unsqueeze(1))
+        place = self.variance_channel
+        variance = torch.cat([variance[:, :place], own.unsqueeze(1), variance[:, place + 1 :]], dim=1)
         bits_BCHW = 0.5 * torch.log2(1 + variance / GREY_LEVEL**2)
         return torch.einsum("bchw,c->bhw", bits_BCHW, self.channel_logits.softmax(0)) / self.most_bits
 
@@ -183,7 +184,7 @@ class Attention(nn.Module):
 
 @lru_cache(maxsize=64)
 def place_waves(height: int, width: int, device: torch.device) -> Tensor:
-    """Where each cell is, `[N, 4 WAVES]`: waves of 2 to 64 cells along y and x, so that steps mean the same anywhere."""
+    """Where each cell is, `[N, 4 WAVES]`: waves of 2 to 64 cells along y and x; steps mean the same anywhere."""
     rates = 2 * torch.pi / 2 ** torch.linspace(1, 6, WAVES, device=device)
     y = torch.arange(height, device=device).view(-1, 1, 1) * rates
     x = torch.arange(width, device=device).view(1, -1, 1) * rates

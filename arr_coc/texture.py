@@ -103,8 +103,9 @@ def _kmeans(points_BN3: Tensor) -> Tensor:
     centres = _farthest(points_BN3, mean)
     for _ in range(CENTRES - 1):
         centres = torch.cat([centres, _farthest(points_BN3, centres)], dim=1)
+    number_K = torch.arange(CENTRES, device=points_BN3.device)
     for _ in range(KMEANS_STEPS):
-        nearest = F.one_hot(torch.cdist(points_BN3, centres).argmin(-1), CENTRES).to(points_BN3.dtype)
+        nearest = (torch.cdist(points_BN3, centres).argmin(-1, keepdim=True) == number_K).to(points_BN3.dtype)
         count_BK1 = nearest.sum(1).unsqueeze(-1)
         means = nearest.transpose(1, 2) @ points_BN3 / count_BK1.clamp(min=1)
         centres = torch.where(count_BK1 > 0, means, centres)
@@ -131,7 +132,7 @@ def cluster_ambiguity(canvas: Canvas) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _position_grid(height: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def position_grid(height: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """y and x of each place, [2, h, w], 0 at the top and left, 1 at the bottom and right (0 for a single row)."""
     y = torch.linspace(0, 1, height, device=device, dtype=dtype) if height > 1 else torch.zeros(1, device=device)
     x = torch.linspace(0, 1, width, device=device, dtype=dtype) if width > 1 else torch.zeros(1, device=device)
@@ -141,7 +142,7 @@ def _position_grid(height: int, width: int, device: torch.device, dtype: torch.d
 def _position(axis: int) -> "LevelFunction":
     def position(canvas: Canvas, factor: int) -> Tensor:
         batch, _, height, width = canvas.luma_B1hw.shape
-        grid = _position_grid(height // factor, width // factor, canvas.luma_B1hw.device, canvas.luma_B1hw.dtype)
+        grid = position_grid(height // factor, width // factor, canvas.luma_B1hw.device, canvas.luma_B1hw.dtype)
         return grid[axis].expand(batch, 1, -1, -1)
 
     return position
@@ -201,18 +202,23 @@ def _as_grid(grid_size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def texture_pyramid(image: Tensor, grid_size: int | tuple[int, int], channels: int = 13) -> TexturePyramid:
-    """The registered set of `channels` channels of an image, on `grid_size` cells (int or (H, W)), at three scales."""
+def canvas_of(image: Tensor, grid_size: int | tuple[int, int]) -> Canvas:
+    """An image pooled to the finest level of a grid of cells (int or (H, W))."""
     rgb = _as_image(image)
     height, width = _as_grid(grid_size)
-    names = channel_names(channels)
     size = (height * FINE, width * FINE)
     luma = (rgb * rgb.new_tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
-    canvas = Canvas(
+    return Canvas(
         rgb_B3hw=F.adaptive_avg_pool2d(rgb, size),
         luma_B1hw=F.adaptive_avg_pool2d(luma, size),
         luma_squared_B1hw=F.adaptive_avg_pool2d(luma**2, size),
     )
+
+
+@torch.no_grad()
+def pyramid_of(canvas: Canvas, channels: int = 13) -> TexturePyramid:
+    """The registered set of `channels` channels of a pooled image, at three scales. Reads nothing back to the host."""
+    names = channel_names(channels)
     fine = {name: FINE_CHANNELS[name](canvas) for name in names if name in FINE_CHANNELS}
 
     def level(factor: int) -> Tensor:
@@ -222,6 +228,11 @@ def texture_pyramid(image: Tensor, grid_size: int | tuple[int, int], channels: i
         return torch.cat(maps, dim=1).clamp(0, 1)
 
     return TexturePyramid(level(1), level(FINE // 2), level(FINE), names)
+
+
+def texture_pyramid(image: Tensor, grid_size: int | tuple[int, int], channels: int = 13) -> TexturePyramid:
+    """The registered set of `channels` channels of an image, on `grid_size` cells (int or (H, W)), at three scales."""
+    return pyramid_of(canvas_of(image, grid_size), channels)
 
 
 def generate_texture_array(image: Tensor, grid_size: int | tuple[int, int] = 32, channels: int = 13) -> Tensor:

@@ -154,9 +154,14 @@ def test_bounds_scale_down_for_small_grids():
 
 
 def test_the_mass_budget_grows_with_what_is_relevant():
-    steepness, share = torch.tensor(12.0), torch.tensor([0.8])
-    small, large = relevance_with((1, 1)), relevance_with(*[(y, x) for y in range(6) for x in range(6)])
-    assert budget_by_mass(small, share, steepness) < budget_by_mass(large, share, steepness) < 60
+    steepness, share = torch.tensor(1.0), torch.tensor([0.8])
+    sure, doubtful = torch.zeros(2, 1, 16, 16)
+    sure[0, 3, 3:6] = 0.99
+    doubtful[0, 3:9] = 0.2
+    assert budget_by_mass(sure, share, steepness).tolist() == [3]
+    assert budget_by_mass(doubtful, share, steepness).tolist() == [77]  # of 96 equal ones, 0.8 and the next
+    mixed = sure + 0.1 * doubtful
+    assert budget_by_mass(mixed, share, torch.tensor(4.0)) < budget_by_mass(mixed, share, steepness)
 
 
 @given(data=st.data(), images=st.integers(1, 6), samples=st.integers(1, 3))
@@ -186,3 +191,15 @@ def test_a_shared_budget_follows_relevance():
 def test_an_allocator_with_crossed_bounds_is_refused():
     with pytest.raises(ValueError, match="min_tokens"):
         TokenAllocator(10, 5)
+
+
+def test_what_is_left_of_a_budget_is_spread_over_cells_that_are_ruled_out():
+    relevance = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0)) * 0.009
+    relevance[0, 5, 3:6] = 0.9  # what is sought
+    relevance[0, 8:12, 8:12] += 0.0009  # a little less ruled out than the rest, which means nothing
+    allocation = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([64]))
+    kept = allocation.keep_BHW[0]
+    assert kept[5, 3:6].all()
+    in_blocks = kept.view(4, 4, 4, 4).sum((1, 3))
+    assert in_blocks.min() >= 2
+    assert in_blocks.max() <= 7

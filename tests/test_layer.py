@@ -46,7 +46,7 @@ def test_the_explanation_is_complete(layer):
     assert set(output.maps) == set(SCORERS)
     assert output.weights.shape == (1, len(SCORERS))
     assert output.tensions.shape == (1, len(TENSIONS))
-    assert set(output.timings_ms) == {"texture", "knowing", "balancing", "attending"}
+    assert set(output.timings_ms) == {"texture", "sight", "knowing", "balancing", "attending"}
     name, reason = output.strategies[0]
     assert name == "relevance"
     assert reason

@@ -206,15 +206,15 @@ def test_budgets_by_hand():
     assert smallest_budget(torch.rand(1, 10, 10), torch.ones(1, 10, 10), 0.55).tolist() == [55]
 
 
-@given(seed=st.integers(0, 999), side=st.integers(3, 12), steepness=st.sampled_from([4.0, 12.0, 30.0]))
+@given(seed=st.integers(0, 999), side=st.integers(3, 12), steepness=st.sampled_from([0.5, 1.0, 4.0]))
 @settings(max_examples=60, deadline=None)
 def test_the_target_tension_gives_that_budget(seed, side, steepness):
     relevance = torch.rand(1, side, side, generator=torch.Generator().manual_seed(seed))
     allocator = TokenAllocator(1, 10_000, steepness)
-    least, most = (allocator.automatic(relevance, torch.full((1,), end)).item() for end in (0.0, 1.0))
+    least, most = (allocator.sufficient(relevance, torch.full((1,), end)).item() for end in (0.0, 1.0))
     wanted = torch.arange(1, side * side + 1)
     tensions = budget_targets(relevance.expand(len(wanted), -1, -1), wanted, allocator)
-    given = allocator.automatic(relevance.expand(len(wanted), -1, -1), tensions)
+    given = allocator.sufficient(relevance.expand(len(wanted), -1, -1), tensions)
     assert ((tensions >= 0) & (tensions <= 1)).all()
     assert torch.equal(given, wanted.clamp(least, most))
 
@@ -226,7 +226,7 @@ def test_the_budget_loss_trains_the_tension_and_nothing_else():
     evidence[0] = relevance[0] > relevance[0].flatten().sort().values[-12]
     evidence[2, 0, 0] = math.nan
     known = torch.tensor([True, True, False])
-    allocator = TokenAllocator(1, 1024)
+    allocator = TokenAllocator(1, 1024, steepness=8.0)
     logits = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.Adam([logits], lr=0.1)
     losses = []
@@ -239,7 +239,7 @@ def test_the_budget_loss_trains_the_tension_and_nothing_else():
     assert relevance.grad is None
     assert losses[-1] < 1e-4 < losses[0]
     assert (
-        allocator.automatic(relevance.detach(), logits.sigmoid().detach())[0]
+        allocator.sufficient(relevance.detach(), logits.sigmoid().detach())[0]
         == smallest_budget(relevance, evidence.nan_to_num())[0]
     )
     assert logits[1:].tolist() == [0.0, 0.0], "without evidence, or unknown: left as it was"
@@ -248,7 +248,7 @@ def test_the_budget_loss_trains_the_tension_and_nothing_else():
 def test_too_few_tokens_can_cost_more_than_too_many():
     relevance = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     evidence = relevance > 0.8
-    allocator = TokenAllocator(1, 1024)
+    allocator = TokenAllocator(1, 1024, steepness=8.0)
     aim = budget_targets(relevance, smallest_budget(relevance, evidence), allocator)
     assert 0.1 < aim.item() < 0.9
     few, many = (budget_loss(relevance, aim + step, evidence, allocator, too_few=4.0) for step in (-0.1, 0.1))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.attending import TokenAllocator, budget_bounds
+from arr_coc.attending import TokenAllocator, relevance_mass
 
 IGNORE = -100  # label of tokens that carry no loss
 EDGE = 1e-3  # logarithms see relevance shrunk into [EDGE, 1 - EDGE]
@@ -145,14 +145,13 @@ def smallest_budget(relevance_BHW: Tensor, evidence_BHW: Tensor, share: float = 
 
 
 def budget_targets(relevance_BHW: Tensor, k_B: Tensor, allocator: TokenAllocator) -> Tensor:
-    """The tension `particularize`, `[B]` in [0, 1], for which keep="auto" gives k cells, or as near as it can get.
+    """The tension `particularize`, `[B]` in [0, 1], for which k cells suffice, or as near as it can get.
 
     A budget of k follows from every share above what k - 1 cells hold, up to what k hold: the middle is aimed at.
     """
-    low, high = budget_bounds(relevance_BHW[0].numel(), allocator.min_tokens, allocator.max_tokens)
-    mass_BN = (relevance_BHW.detach().flatten(1).float() * allocator.steepness).softmax(-1)
-    mass_BN = mass_BN.sort(-1, descending=True).values
-    last_B1 = k_B.clamp(low, high).unsqueeze(-1) - 1
+    mass_BN = relevance_mass(relevance_BHW.detach(), allocator.steepness).sort(-1, descending=True).values
+    mass_BN = mass_BN / mass_BN.sum(-1, keepdim=True).clamp(min=1e-12)
+    last_B1 = k_B.clamp(min=1).unsqueeze(-1) - 1
     share_B1 = mass_BN.cumsum(-1).gather(-1, last_B1) - mass_BN.gather(-1, last_B1) / 2
     return ((share_B1.squeeze(-1) - LEAST_SHARE) / SHARE_SPAN).clamp(0, 1)
 
