@@ -3,8 +3,8 @@
 B images, R rows (an image with its questions), Q questions of a row, T tokens of a row, L all tokens so far,
 K kept cells.
 
-Chosen cells come two ways: sparse (only they enter the ViT), or dense (the ViT sees all cells, and the chosen merged and
-DeepStack tokens go on). Dense rows about one image are encoded once, however many there are.
+Chosen cells come two ways: sparse (only they enter the ViT), or dense (the ViT sees all cells, and the chosen tokens,
+merged and DeepStack, go on). Dense rows about one image are encoded once, however many there are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,15 +58,20 @@ def count_cells(image: np.ndarray) -> int:
     return int(image.shape[0] // CELL * (image.shape[1] // CELL))
 
 
+def _cost(row: Row) -> int:
+    """What a row takes of the memory, in cells that are encoded: all pixels are held until the kept ones are taken."""
+    return max(row.kept, count_cells(row.image) // 8)
+
+
 def alike(rows: Sequence[Row], numbers: Sequence[int], cells: int) -> Iterator[list[int]]:
-    """Numbers of rows that can run together, with at most so many kept cells (or one row) at a time."""
+    """Numbers of rows that can run together, at most so many cells' worth (or one row) at a time."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for number in numbers:
         row = rows[number]
         key = (*row.image.shape, row.kept, len(row.questions), row.cells is None)
         groups.setdefault(key, []).append(number)
     for members in groups.values():
-        size = max(1, cells // rows[members[0]].kept)
+        size = max(1, cells // _cost(rows[members[0]]))
         yield from (members[start : start + size] for start in range(0, len(members), size))
 
 
@@ -83,7 +88,7 @@ def by_image(rows: Sequence[Row], numbers: Sequence[int], cells: int) -> Iterato
 
 
 def cut(seen: Seen, image_R: Tensor, cells_RK: Tensor | None) -> Seen:
-    """One row per entry of `image_R`, from all tokens of some images: its cells, on every DeepStack level (None: all)."""
+    """One row per entry of `image_R`, from all tokens of some images: its cells (None: all), on every level."""
     taken = (image_R,) if cells_RK is None else (image_R[:, None], cells_RK)
     return Seen(seen.merged_BKD[taken], [level[taken] for level in seen.deepstack_BKD], cells_RK, seen.grid)
 
@@ -114,13 +119,17 @@ class Answerer:
         sparse = [number for number, row in enumerate(rows) if not row.dense]
         for part in alike(rows, sparse, cells):
             members = [rows[number] for number in part]
-            seen = self._encode([row.image for row in members], self._cells(members))
+            images = {id(row.image): row.image for row in members}  # questions about one image share its pixels
+            places = {key: place for place, key in enumerate(images)}
+            image_R = torch.tensor([places[id(row.image)] for row in members], device=self.device)
+            seen = self._encode(list(images.values()), image_R, self._cells(members))
             for number, texts in zip(part, self._answer_group(members, seen), strict=True):
                 answers[number] = texts
         dense = [number for number, row in enumerate(rows) if row.dense]
-        for images in by_image(rows, dense, cells):
-            seen = self._encode([rows[numbers[0]].image for numbers in images], None)
-            image_of = {number: place for place, numbers in enumerate(images) for number in numbers}
+        for members_of in by_image(rows, dense, cells):
+            every = torch.arange(len(members_of), device=self.device)
+            seen = self._encode([rows[numbers[0]].image for numbers in members_of], every, None)
+            image_of = {number: place for place, numbers in enumerate(members_of) for number in numbers}
             for part in alike(rows, list(image_of), cells):
                 members = [rows[number] for number in part]
                 image_R = torch.tensor([image_of[number] for number in part], device=self.device)
@@ -135,10 +144,12 @@ class Answerer:
             return None
         return torch.tensor([row.cells for row in rows], device=self.device)
 
-    def _encode(self, images: Sequence[np.ndarray], cells_BK: Tensor | None) -> Seen:
+    def _encode(self, images: Sequence[np.ndarray], image_R: Tensor, cells_RK: Tensor | None) -> Seen:
+        """What the ViT makes of the images that rows are about: of all cells, or of each row's own."""
         images_BHWC = torch.from_numpy(np.stack(images)).to(self.device)
         tables = self.tables(images_BHWC.shape[1] // CELL, images_BHWC.shape[2] // CELL)
-        return encode_vision(self.model, patchify(images_BHWC, self.dtype), tables, cells_BK)
+        patches_RN4p = patchify(images_BHWC[image_R], self.dtype)
+        return encode_vision(self.model, patches_RN4p, tables, cells_RK)
 
     def _answer_group(self, rows: Sequence[Row], seen: Seen) -> list[list[str]]:
         lead = torch.tensor(self.turns.lead_ids, device=self.device)

@@ -12,7 +12,7 @@ import numpy as np
 
 ROUNDS = 1000  # of the bootstrap
 SHUFFLES = 4000  # of a permutation test: the least p is 1 in 4,001
-DIGITS = 4
+DIGITS = 5
 
 Figure = dict[str, Any]
 

@@ -14,7 +14,7 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.storage import has_adapter, load_adapter
 
 LEVELS = ("plain", "hard")
-COMPARED_KEEPS = (0.1, 0.25)  # fractions KEPT
+COMPARED_KEEPS: tuple[Keep, ...] = (0.1, 0.25)  # fractions KEPT
 
 
 def load_fitting(folder: Path, model: Any) -> tuple[ARRCOCConfig, ARRCOCLayer]:

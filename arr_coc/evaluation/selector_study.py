@@ -15,13 +15,16 @@ from arr_coc.evaluation.mini import Asked, ask_about, dense_rows
 from arr_coc.evaluation.selection import SPREAD, Chooser, Chosen, Glances, at_random
 from arr_coc.layer import ARRCOCLayer
 
-KEEPS = (0.06, 0.1, 0.25, 0.5)  # fractions KEPT that are reported
-RANDOM_KEEPS = (0.06, 0.1, 0.25)  # fractions KEPT of the control
+KEEPS: tuple[Keep, ...] = (0.06, 0.1, 0.25, 0.5)  # fractions KEPT that are reported
+RANDOM_KEEPS: tuple[Keep, ...] = (0.06, 0.1, 0.25)  # fractions KEPT of the control
 WHOLE = "all cells"  # name of the answers to whole images
 ALL_QUESTIONS = 4000  # of a whole report; counts of the smaller tests are meant for it
 
 Ways = Mapping[str, tuple[Sequence[Chosen], str]]
 """Name -> what is kept for every question, and how it is encoded ("dense" or "sparse")."""
+
+Known = dict[tuple[object, ...], str]
+"""Answers found before, by image, question, cells and encoding."""
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Study:
     _asked: dict[int, list[Asked]] = field(default_factory=dict)
     _chosen: dict[int, dict[Keep, list[Chosen]]] = field(default_factory=dict)
     _full: dict[int, list[Outcome]] = field(default_factory=dict)
+    _known: Known = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.glances = Glances(self.answerer.model)
@@ -59,6 +63,13 @@ class Study:
                 self._asked[px] = ask_about("seen", count, (px, px), self.seed)
         return self._asked[px]
 
+    def first(self, px: int, count: int) -> list[Asked]:
+        """The first of these scenes, with about `count` questions."""
+        taken: list[Asked] = []
+        while sum(len(one.questions) for one in taken) < count and len(taken) < len(self.asked(px)):
+            taken.append(self.asked(px)[len(taken)])
+        return taken
+
     def chosen(self, px: int) -> dict[Keep, list[Chosen]]:
         """What the selector keeps for these questions, at every dial."""
         if px not in self._chosen:
@@ -79,13 +90,15 @@ class Study:
 
     def answers(self, px: int, ways: Ways) -> dict[str, list[Outcome]]:
         """Answers to the questions at `px` under each way; those of the whole image are found on the way."""
-        asked = self.asked(px)
-        whole = px not in self._full
-        with self.told(f"answer at {px} px: {', '.join([*ways, *([WHOLE] if whole else [])])}"):
-            found = answer_ways(self.answerer, asked, ways, whole)
-        if whole:
+        found = self.answers_about(self.asked(px), ways, px not in self._full)
+        if WHOLE in found:
             self._full[px] = found.pop(WHOLE)
         return found
+
+    def answers_about(self, asked: Sequence[Asked], ways: Ways, whole: bool = False) -> dict[str, list[Outcome]]:
+        """Answers to the questions of some scenes under each way, see `answer_ways`."""
+        with self.told(f"answer: {', '.join([*ways, *([WHOLE] if whole else [])])}"):
+            return answer_ways(self.answerer, asked, ways, whole, self._known)
 
     def told(self, what: str) -> "Told":
         """Says what was done and how long it took."""
@@ -106,20 +119,21 @@ class Told:
 
 
 def answer_ways(
-    answerer: Answerer, asked: Sequence[Asked], ways: Ways, whole: bool = False
+    answerer: Answerer, asked: Sequence[Asked], ways: Ways, whole: bool = False, known: Known | None = None
 ) -> dict[str, list[Outcome]]:
     """Answers under each way, in the order of the questions; with `whole`, under WHOLE those that see all cells.
 
     A way keeps something for every question of `asked`, in order. All ways run in one go, so that an image is encoded
-    once for all its dense rows, and rows that are the same are answered once.
+    once for all its dense rows. Rows that are the same, or `known`, are not answered again; `known` learns new ones.
     """
+    known = {} if known is None else known
     plan = {name: [_row(asked, one, encoding) for one in chosen] for name, (chosen, encoding) in ways.items()}
-    unique = {_key(row): row for listed in plan.values() for row in listed}
-    answers = answerer.answer([*unique.values(), *(dense_rows(asked) if whole else [])])
-    text_of = {key: answers[place][0] for place, key in enumerate(unique)}
-    texts = {name: [text_of[_key(row)] for row in listed] for name, listed in plan.items()}
+    new = {_key(row): row for listed in plan.values() for row in listed if _key(row) not in known}
+    answers = answerer.answer([*new.values(), *(dense_rows(asked) if whole else [])])
+    known |= {key: answers[place][0] for place, key in enumerate(new)}
+    texts = {name: [known[_key(row)] for row in listed] for name, listed in plan.items()}
     if whole:
-        texts[WHOLE] = [text for row in answers[len(unique) :] for text in row]
+        texts[WHOLE] = [text for row in answers[len(new) :] for text in row]
     facts = [(n, a.scene.difficulty, q) for n, a in enumerate(asked) for q in a.questions]
     return {
         name: [
