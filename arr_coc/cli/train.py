@@ -1,7 +1,7 @@
 """arr-coc train: make the embedded model again, or go on with it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -101,7 +101,7 @@ def selector(
     from arr_coc.training.selector import Places, train_selector
     from arr_coc.training.selector_config import read_selector_config
 
-    given = {
+    given: dict[str, Any] = {
         "stage": stage,
         "model": model,
         "data": data,

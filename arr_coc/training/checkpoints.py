@@ -124,6 +124,7 @@ FREE_SETTINGS = frozenset(
         "evaluate_every",
         "evaluate_questions",
         "checkpoint_every",
+        "max_broken",
     ]
 )
 
@@ -150,12 +151,14 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` took out. AdamW counts its steps on the CPU; elsewhere each would be waited for."""
+    """Put back what `optimizer_tensors` took out. Only a fused AdamW counts its steps on the GPU."""
+    counts_there = bool(optimizer.defaults.get("fused"))
     for parameter, name in names.items():
         prefix = f"{name}/"
         entry = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if entry:
-            optimizer.state[parameter] = {k: v.cpu() if k == "step" else v for k, v in entry.items()}
+            entry["step"] = entry["step"].to(parameter.device if counts_there else "cpu")
+            optimizer.state[parameter] = entry
 
 
 def sha256(path: Path) -> str:

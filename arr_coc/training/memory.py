@@ -147,35 +147,43 @@ def estimate(
 
 def estimate_plan(plan: Plan) -> MemoryEstimate:
     """As `estimate`."""
-    size, parts = plan.dtype.itemsize, count_parts(plan.model_config)
+    size = plan.dtype.itemsize
     own = 4 * (plan.selector_parameters + (lora_parameters(plan) if plan.how == "lora" else 0))
-    weights, learning = size * sum(parts.values()) + own, size * trained_parameters(plan) + own
-    activations, seeing = selector_bytes(plan)
-    logits, moments = 0.0, {"textures": seeing}
+    weights = size * sum(count_parts(plan.model_config).values()) + own
+    learning = size * trained_parameters(plan) + own
+    kept, seeing = selector_bytes(plan)
+    moments, logits, activations = {"textures": seeing, "selector": kept}, 0.0, kept
     if plan.stage == 2:
-        logits, saved, pixels = logit_bytes(plan), saved_bytes(plan), plan.batch * pixel_bytes(plan)
-        moments["textures"] += pixels
-        activations += plan.batch * feature_bytes(plan) + saved.vision
-        # A layer that is made again meets the gradients of the layers behind it; else they take the place of theirs.
-        behind = learning - (size * parts["vision"] if plan.how == "all" else 0)
-        if plan.learns == "none":
-            moments["vision tower"] = activations + pixels + saved.vision_peak
-        else:
-            moments["vision tower"] = activations + saved.vision_peak + plan.checkpointing * behind
-        if plan.how == "all":  # the word table's gradient is made whole, and then added to that of the output
-            table = size * plan.model_config.text_config.vocab_size * plan.model_config.text_config.hidden_size
-            moments["word table"] = activations + behind + table
-        activations += saved.text
-        moments["decoder layer"] = activations + saved.text_peak + plan.checkpointing * learning
-        activations += pixels  # nothing reads them in the backward pass
-        moments["logits"] = activations + logits
-    moments["activations"] = activations
+        moments, logits = answering_moments(plan, learning), logit_bytes(plan)
+        activations = moments["end of the forward pass"] - logits
     if plan.accumulate:
         moments = {name: value + learning for name, value in moments.items()}
     moments["optimizer step"] = 2 * learning  # the gradients, and one copy that torch's AdamW makes
     moment = max(moments, key=lambda name: moments[name])
     total = weights + 2 * learning + moments[moment] + WORKSPACE
-    return MemoryEstimate(weights, learning, 2 * learning, int(activations), int(logits), int(total), moment, plan)
+    sizes = (weights, learning, 2 * learning, int(activations), int(logits), int(total))
+    return MemoryEstimate(*sizes, moment, plan)
+
+
+def answering_moments(plan: Plan, learning: int) -> dict[str, float]:
+    """What stands beside weights and optimizer at each moment of stage 2 that can be its peak."""
+    size, text = plan.dtype.itemsize, plan.model_config.text_config
+    kept, seeing = selector_bytes(plan)
+    (vision, vision_peak), (decoder, decoder_peak) = vision_saved(plan), text_saved(plan)
+    pixels = plan.batch * pixel_bytes(plan)
+    kept += plan.batch * feature_bytes(plan) + vision
+    # A layer that is made again meets the gradients of the layers behind it; else these take the place of what it kept.
+    behind = learning - (size * count_parts(plan.model_config)["vision"] if plan.how == "all" else 0)
+    moments = {"textures": seeing + pixels}
+    if plan.learns == "none":
+        moments["vision tower"] = kept + vision_peak + pixels
+    else:
+        moments["vision tower"] = kept + vision_peak + plan.checkpointing * behind
+    if plan.how == "all":  # the word table's gradient is made whole, and then added to that of the output table
+        moments["word table"] = kept + behind + size * text.vocab_size * text.hidden_size
+    moments["decoder layer"] = kept + decoder + decoder_peak + plan.checkpointing * learning
+    # Pixels are gone in the backward passes: nothing there reads them.
+    return moments | {"end of the forward pass": kept + decoder + pixels + logit_bytes(plan)}
 
 
 # ---------------------------------------------------------------- what learns
@@ -240,41 +248,36 @@ def merger_bytes(plan: Plan) -> float:
     return plan.dtype.itemsize * PATCHES * vision.hidden_size * (1 + mergers * each)
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """What the model keeps of a batch for the backward pass of stage 2."""
+def vision_saved(plan: Plan) -> tuple[float, float]:
+    """(kept of a batch for the backward pass, most on top of it while a block runs) of the vision tower."""
+    vision, s = plan.model_config.vision_config, plan.dtype.itemsize
+    patches = PATCHES * plan.batch * (plan.kept if plan.encoding == "sparse" else plan.cells)
+    hidden, wide = vision.hidden_size, vision.intermediate_size
+    pixels = s * 3 * vision.temporal_patch_size * vision.patch_size**2
+    if plan.learns == "none":  # a pass without gradients: the pixels, and rotary embeddings in fp32 or the MLP
+        return 0.0, patches * (pixels + max((24 + 5 * s) * hidden * (s < 4), s * (3 * hidden + 2 * wide)))
+    block, backward = vision_block_bytes(plan), s * (2 * hidden + 2 * wide)
+    ends = merger_bytes(plan) / PATCHES + (pixels if plan.learns == "all" else 0)
+    if plan.checkpointing:
+        return patches * (vision.depth * s * hidden + ends), patches * (block + backward)
+    return patches * (vision.depth * block + ends), patches * backward
 
-    vision: float
-    text: float
-    vision_peak: float  # on top, in the backward pass of a block, or in a forward pass without gradients
-    text_peak: float  # on top, in the backward pass of a layer
 
-
-def saved_bytes(plan: Plan) -> Saved:
-    """Saved by both towers for one batch, without the logits."""
-    vision, text, s = plan.model_config.vision_config, plan.model_config.text_config, plan.dtype.itemsize
-    encoded = plan.batch * (plan.kept if plan.encoding == "sparse" else plan.cells)
-    seen, again = 0.0, 0.0
-    # The rotary embedding of a forward pass works in fp32; a backward pass holds two gradients of the MLP's width.
-    passing = max(
-        (24 + 5 * s) * vision.hidden_size * (s < 4), s * (3 * vision.hidden_size + 2 * vision.intermediate_size)
-    )
-    if plan.learns != "none":
-        block = vision_block_bytes(plan)
-        again = block if plan.checkpointing else 0.0
-        seen = vision.depth * (s * vision.hidden_size if plan.checkpointing else block) + merger_bytes(plan) / PATCHES
-        passing = s * (2 * vision.hidden_size + 2 * vision.intermediate_size)
+def text_saved(plan: Plan) -> tuple[float, float]:
+    """(kept of a batch for the backward pass, most on top of it while a layer runs) of the decoder, without logits."""
+    text, s = plan.model_config.text_config, plan.dtype.itemsize
     layers = [plan.learns] * text.num_hidden_layers
     if plan.how == "last4":
         layers[-LAST_LAYERS:] = ["all"] * min(LAST_LAYERS, len(layers))
     if plan.learns == "none" and not plan.gated:
         layers = [layer for layer in layers if layer != "none"]  # no gradient goes further down
     sizes = [text_layer_bytes(plan, layer) for layer in layers]
-    kept = len(sizes) * s * text.hidden_size if plan.checkpointing else sum(sizes)
+    tokens = plan.batch * plan.length * bool(sizes)
     head = (4 + 2 * s * (plan.how == "all")) * text.hidden_size  # final norm and output table
-    peak = max(sizes, default=0.0) * plan.checkpointing + s * (2 * text.hidden_size + 3 * text.intermediate_size)
-    patches, tokens = PATCHES * encoded, plan.batch * plan.length * bool(sizes)
-    return Saved(patches * seen, tokens * (kept + head), patches * (again + passing), tokens * peak)
+    backward = s * (2 * text.hidden_size + 3 * text.intermediate_size)
+    if plan.checkpointing:
+        return tokens * (len(sizes) * s * text.hidden_size + head), tokens * (max(sizes, default=0.0) + backward)
+    return tokens * (sum(sizes) + head), tokens * backward
 
 
 def pixel_bytes(plan: Plan) -> float:
@@ -289,6 +292,7 @@ def feature_bytes(plan: Plan) -> float:
 
 
 def logit_bytes(plan: Plan) -> float:
+    """Of a batch."""
     columns = plan.answer_tokens or plan.length
     return plan.batch * columns * plan.model_config.text_config.vocab_size * (plan.dtype.itemsize + 12)
 
@@ -331,7 +335,7 @@ def describe(found: MemoryEstimate) -> str:
     lines = [f"memory of stage {plan.stage}, adapting {plan.how}, batch {plan.batch}, {seen}"]
     parts = ("weights", "gradients", "optimizer", "activations", "logits")
     lines += [f"  {name:<12}{getattr(found, name) / 1e9:7.2f} GB" for name in parts]
-    lines.append(f"  {'peak':<12}{found.total / 1e9:7.2f} GB, {found.moment}")
+    lines.append(f"  {'peak':<12}{found.total / 1e9:7.2f} GB ({found.moment})")
     for card in TIERS_GB:
         most = largest_batch(plan, card)
         says = "fits" if plan.batch <= most else "does not fit"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
+from arr_coc.config import CONFIG_FILE
 from arr_coc.training.mini_tokenizer import build_tokenizer, write_tokenizer
 
 MAX_PARAMETERS = 16_000_000
@@ -134,7 +135,7 @@ def copy_assets(source: Path, folder: Path, config: Any) -> None:
     """Tokenizer, settings and template of `source` beside weights of `config`, so that `folder` is a whole model."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in (*source.glob("*.json"), *source.glob("*.jinja")):
-        if path.name not in ("config.json", "model.safetensors.index.json"):
+        if path.name not in ("config.json", "model.safetensors.index.json", CONFIG_FILE):
             shutil.copyfile(path, folder / path.name)
     (folder / "config.json").write_text(config.to_json_string())
 

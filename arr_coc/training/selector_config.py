@@ -1,6 +1,7 @@
 """Settings of `arr-coc train selector`: one frozen dataclass, read from JSON, checked once."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ STAGES = (1, 2, 3)
 STRATEGIES = ("score", "straight_through", "gumbel", "reinforce")
 ADAPTATIONS = ("none", "lora", "last4", "all")
 TARGETS = ("boxes", "attention")
+LEAST = {"questions": 1, "examples": 1, "accumulate": 1, "lora_rank": 1, "sight_channels": 1, "longest_side": CELL}
+"""Least values of numbers; 0 for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,10 @@ class SelectorTrainConfig:
     """Images from files are shrunk to this many px on their longer side, and rounded to whole cells."""
     hard_share: float = 0.25
     """Share of scenes that are hard variants."""
-    hard_weight: float = 1.0
-    """Weight of a question about a hard variant; 2 in stage 3."""
+    void_share: float = 0.0
+    """Share of scenes in whose place an image without structure is asked the same questions: nothing is there."""
+    hard_weight: float = 2.0
+    """Stage 3: weight of a question about a hard variant. In the other stages all weigh alike."""
     accumulate: int = 1
     """Batches per optimizer step and process."""
 
@@ -123,21 +128,42 @@ class SelectorTrainConfig:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(str, allowed))}")
-        if not self.sizes or not all(is_size(size) for size in self.sizes):
-            raise ValueError(f"sizes: each is [width, height, share], in px that are multiples of {CELL}")
-        least = {"questions": 1, "examples": 1, "accumulate": 1, "seed": 0, "workers": 0, "lora_rank": 1}
-        if low := [name for name, bound in least.items() if getattr(self, name) < bound]:
-            raise ValueError(f"{low[0]}={getattr(self, low[0])}: expected at least {least[low[0]]}")
-        if self.longest_side < CELL:
-            raise ValueError(f"longest_side={self.longest_side}: expected at least {CELL} px, one cell")
+        for name, value in ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self)):
+            if isinstance(value, int | float) and not (math.isfinite(value) and value >= LEAST.get(name, 0)):
+                raise ValueError(f"{name}={value}: expected {LEAST.get(name, 0)} or more")
+        shares = sum(size[2] for size in self.sizes) if all(is_size(size) for size in self.sizes) else 0
+        if not (math.isfinite(shares) and shares > 0):
+            raise ValueError(f"sizes: each is [width, height, share], px in multiples of {CELL}, one share above 0")
         if self.steps < 1 and self.seconds <= 0:
             raise ValueError("steps and seconds: give one of them, a run must end")
-        if not all(0 <= share <= 1 for share in (self.hard_share, self.max_broken)):
+        if self.hard_share > 1 or self.max_broken > 1:
             raise ValueError("hard_share and max_broken: each must be from 0 to 1")
-        if not 0 < self.keeps[0] <= self.keeps[1] <= 1:
-            raise ValueError(f"keeps={self.keeps}: expected 0 < least <= most <= 1, fractions KEPT")
+        if self.positive_weight == 0:
+            raise ValueError("positive_weight=0: give a number above 0 such as 8.0")
+        if len(self.keeps) != 2 or not all(type(share) in (int, float) for share in self.keeps):
+            raise ValueError(f"keeps={self.keeps}: give two numbers, the least and the most fraction KEPT")
+        if not (0 < self.keeps[0] < 1 and self.keeps[0] <= self.keeps[1] <= 1):
+            raise ValueError(f"keeps={self.keeps}: expected 0 < least <= most <= 1, least below 1, fractions KEPT")
+        self._check_stage()
+
+    def _check_stage(self) -> None:
+        """Settings that would have no effect are refused: whoever gives them expects one."""
         if self.stage != 2 and self.strategy != "score":
             raise ValueError(f"strategy={self.strategy!r} needs answers: use it with stage 2")
+        if self.stage == 2 and self.target != "boxes":
+            raise ValueError(f"target={self.target!r} supervises maps: use it with stage 1 or 3")
+        if self.pseudo_boxes and self.data == "scenes":
+            raise ValueError("pseudo_boxes: scenes know their boxes, give it with other data")
+
+    @property
+    def weight_of_hard(self) -> float:
+        """Weight of a question about a hard variant against any other."""
+        return self.hard_weight if self.stage == 3 else 1.0
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether an example without an answer teaches nothing; if not, it is one without boxes."""
+        return self.stage == 2 or self.target == "attention"
 
     def rows_of(self, grid: tuple[int, int]) -> int:
         """Questions in a batch of scenes with this grid."""

@@ -18,11 +18,13 @@ from torch.utils.data import DataLoader, Dataset
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from arr_coc.config import CELL
+from arr_coc.qwen.images import MOST_ASPECT
 from arr_coc.qwen.turns import Turns
 from arr_coc.scenes import make_scene
 from arr_coc.training.box_targets import cell_targets
 from arr_coc.training.examples import Example, Examples, readable_example, scene_examples
 from arr_coc.training.selector_config import SelectorTrainConfig
+from arr_coc.training.voids import draw_void
 
 Encode = Callable[[str], Sequence[int]]
 SEEDS_PER_BATCH = 4096
@@ -41,6 +43,7 @@ class Group:
     weight_R: Tensor
     standout_BHW: Tensor  # 1 where any question of the image finds its answer
     examples: tuple[Example, ...]  # one per row, without their pixels
+    passed: tuple[str, ...] = ()  # what did not decode on the way to these examples
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -55,12 +58,15 @@ class Group:
         return replace(self, **cut, examples=tuple(self.examples[number] for number in numbers))
 
     def to(self, device: torch.device) -> "Group":
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Group(**{k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in moved.items()})
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Group":
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Group(**{k: v.pin_memory() if isinstance(v, Tensor) else v for k, v in moved.items()})
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Group":
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        changed: dict[str, Any] = {name: change(v) if isinstance(v, Tensor) else v for name, v in values}
+        return Group(**changed)
 
 
 NO_PIXELS = np.empty((0, 0, 3), np.uint8)
@@ -111,12 +117,15 @@ class SceneBatches(Dataset[list[Group]]):
         for number in range(SEEDS_PER_BATCH):
             hard = "hard" if rng.random() < config.hard_share else "plain"
             examples = scene_examples(make_scene(first + number, "train", (width, height), hard))
+            if rng.random() < config.void_share:
+                nothing = draw_void(rng, width, height)
+                examples = [replace(example, image=nothing, boxes=(), hard=False) for example in examples]
             chosen = rng.permutation(len(examples))[: min(config.questions, rows - len(asked))].tolist()
             images.append(examples[0].image)
             asked += [(number, examples[one]) for one in chosen]
             if len(asked) >= rows:
                 break
-        return [make_group(images, asked, self.encode, config.hard_weight)]
+        return [make_group(images, asked, self.encode, config.weight_of_hard)]
 
 
 class FileBatches(Dataset[list[Group]]):
@@ -129,22 +138,35 @@ class FileBatches(Dataset[list[Group]]):
 
     def __getitem__(self, index: int) -> list[Group]:
         config, total = self.config, len(self.examples)
+        places = range(index * config.examples, (index + 1) * config.examples)
+        orders = {
+            number: np.random.default_rng([config.seed, number, 2]).permutation(total)
+            for number in {place // total for place in places}
+        }
         groups: dict[tuple[int, ...], list[Example]] = {}
-        for place in range(index * config.examples, (index + 1) * config.examples):
-            order = np.random.default_rng([config.seed, place // total, 2]).permutation(total)
-            example, _ = readable_example(self.examples, int(order[place % total]))
+        passed: list[str] = []
+        for place in places:
+            example, unreadable = readable_example(self.examples, int(orders[place // total][place % total]))
+            passed += unreadable
             example = whole_cells(example, config.longest_side, self.limits)
             groups.setdefault(example.image.shape, []).append(example)
-        return [
-            make_group([e.image for e in members], list(enumerate(members)), self.encode, config.hard_weight)
+        made = [
+            make_group([e.image for e in members], list(enumerate(members)), self.encode, config.weight_of_hard)
             for members in groups.values()
         ]
+        return [replace(made[0], passed=tuple(passed)), *made[1:]]
 
 
 def pixel_limits(processor: Any) -> tuple[int, int]:
     """Least and most pixels of an image that the processor leaves at its size."""
     size = processor.image_processor.size
     return int(size["shortest_edge"]), int(size["longest_edge"])
+
+
+def fits(size: tuple[int, int], limits: tuple[int, int]) -> bool:
+    """Whether the processor leaves an image of (height, width) px as it is."""
+    kept: tuple[int, int] = smart_resize(*size, CELL, min_pixels=limits[0], max_pixels=limits[1])
+    return kept == size
 
 
 def whole_cells(example: Example, longest_side: int, limits: tuple[int, int]) -> Example:
@@ -154,9 +176,9 @@ def whole_cells(example: Example, longest_side: int, limits: tuple[int, int]) ->
     """
     high, wide = example.image.shape[:2]
     scale = min(1.0, longest_side / max(high, wide))
-    new_high, new_wide = smart_resize(
-        max(1, round(high * scale)), max(1, round(wide * scale)), CELL, min_pixels=limits[0], max_pixels=limits[1]
-    )
+    least = -(-round(max(high, wide) * scale) // MOST_ASPECT)  # a very long image must not get longer by rounding
+    shrunk = [max(least, round(side * scale)) for side in (high, wide)]
+    new_high, new_wide = smart_resize(*shrunk, CELL, min_pixels=limits[0], max_pixels=limits[1])
     if (wide, high) == (new_wide, new_high):
         return example
     image = np.asarray(Image.fromarray(example.image).resize((new_wide, new_high), Image.Resampling.BICUBIC))
@@ -206,7 +228,7 @@ def stream_batches(
     loader: DataLoader[list[Group]] = DataLoader(
         batches,
         batch_size=None,
-        sampler=numbers,  # type: ignore[arg-type]
+        sampler=numbers,
         num_workers=workers,
         prefetch_factor=2 if workers else None,
         pin_memory=pin,

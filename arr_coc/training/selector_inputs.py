@@ -9,12 +9,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.qwen.processor import Conversation, encode
+from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.training.losses import IGNORE
 from arr_coc.training.selector_data import Group
 
 
-def answered_inputs(processor: Any, group: Group) -> tuple[dict[str, Tensor], Tensor]:
+def answered_inputs(processor: Any, group: Group) -> tuple[dict[str, Any], Tensor]:
     """Model inputs of every row with its answer at the end, and labels on the answer alone, on the group's device.
 
     Rows are padded on the left, so the answers end together.
@@ -28,10 +28,7 @@ def answered_inputs(processor: Any, group: Group) -> tuple[dict[str, Tensor], Te
     inputs = encode(processor, conversations)
     inputs.pop("mm_token_type_ids")
     tokenizer = processor.tokenizer
-    answers = [
-        [*tokenizer(example.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-        for example in group.examples
-    ]
+    answers = [[*text_ids(tokenizer, example.answer), tokenizer.eos_token_id] for example in group.examples]
     longest = max(len(answer) for answer in answers)
     pad_id = tokenizer.pad_token_id or 0
     rows = {"input_ids": [], "attention_mask": [], "question_mask": [], "labels": []}  # type: dict[str, list[Tensor]]

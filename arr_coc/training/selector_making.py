@@ -1,4 +1,4 @@
-"""What a selector's training is made of: the model, the layer on it, what learns, and the batches it learns from."""
+"""What a selector's training is made of: the model, the layer on it, what of them learns, and the optimizer."""
 
 import math
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from transformers import AutoConfig
 
 from arr_coc.config import CELL, ARRCOCConfig
@@ -19,16 +19,15 @@ from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.shapes import build_shape
 from arr_coc.qwen.storage import load_adapter
 from arr_coc.selectors import ARRCOCSelector
-from arr_coc.training.adapting import adapt, enable_checkpointing
-from arr_coc.training.examples import Example, Examples
+from arr_coc.training.adapting import DELTA_FILE, LORA_CONFIG, adapt, enable_checkpointing, load_adapted
 from arr_coc.training.memory import describe, estimate
 from arr_coc.training.selector_config import SelectorTrainConfig
-from arr_coc.training.selector_data import FileBatches, Group, SceneBatches, held_scenes, make_encoder, pixel_limits
 from arr_coc.training.selector_step import AnswerLearner, MapLearner
-from arr_coc.training.sources import read_source
-from arr_coc.training.strategies import StrategySelector, make_strategy
+from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector, make_strategy
 
 SHAPE = "shape:"  # models of random weights at a real shape, to see whether a run fits
+ADAPTED = "base"  # folder, beside the adapter, of what stage 2 taught the model itself
+TEXT_TOKENS, ANSWER_TOKENS = 64, 32  # of a row beside the image, and of those its answer: the longest of scenes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,11 @@ def make_learner(
     settings, layer = _make_layer(config, model, base, init_from)
     say(_memory(config, model, layer))
     owner = ARRCOCQwen(model, settings, layer, processor, selector="arr_coc")
-    learner: nn.Module
     if config.stage == 2:
         adapt(model, config.adapt, rank=config.lora_rank)
+    _go_on_adapting(config, model, init_from)
+    learner: nn.Module
+    if config.stage == 2:
         if config.checkpointing:
             enable_checkpointing(model)
         strategy = make_strategy(config.strategy)
@@ -73,13 +74,30 @@ def make_learner(
         owner.selector = StrategySelector(ARRCOCSelector(owner.layer), strategy)
         learner = AnswerLearner(owner.train(), config)
     else:
-        learner = MapLearner(owner, config)
+        learner = MapLearner(owner.eval(), config)
     named = [(name, p) for name, p in owner.named_parameters() if p.requires_grad]
     own = [p for name, p in named if name.startswith("layer.")]
     other = [p for name, p in named if not name.startswith("layer.")]
     groups = [{"params": own, "peak": config.learning_rate}, {"params": other, "peak": config.base_rate}]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=1.0, weight_decay=config.weight_decay)
     return Makings(owner, learner, optimizer, {p: name for name, p in named})
+
+
+def _go_on_adapting(config: SelectorTrainConfig, model: Any, init_from: Path | None) -> None:
+    """Put what an earlier stage 2 taught the model into it: to go on learning in stage 2, else frozen."""
+    if init_from is None or not (init_from / ADAPTED).is_dir():
+        return
+    folder = init_from / ADAPTED
+    if config.stage == 2:
+        how = "lora"
+        if not (folder / LORA_CONFIG).is_file():
+            with safe_open(str(folder / DELTA_FILE), framework="pt") as file:
+                how = file.metadata()["adapted"]
+        if how != config.adapt:
+            raise ValueError(f"adapt={config.adapt!r}, but the model to start from was adapted with {how!r}: use that")
+    load_adapted(model, folder)
+    if config.stage != 2:
+        model.requires_grad_(False)
 
 
 def _load_base(config: SelectorTrainConfig, device: torch.device) -> tuple[Any, Any, str]:
@@ -122,18 +140,26 @@ def _make_layer(
 
 def _memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer) -> str:
     """What the run will need, in words, before it starts."""
-    width, height, _ = max(config.sizes)
+    drawn = config.data == "scenes"
+    width, height, _ = max(config.sizes, key=lambda size: size[0] * size[1])
     expected = estimate(
         model.config,
         how=config.adapt if config.stage == 2 else "none",
         stage=config.stage,
-        batch=config.rows_of((height // CELL, width // CELL)) if config.data == "scenes" else config.examples,
-        image_side=max(width, height) if config.data == "scenes" else config.longest_side,
-        keep=config.keeps[1],
-        text_tokens=64,
+        batch=config.rows_of((height // CELL, width // CELL)) if drawn else config.examples,
+        image_side=max(width, height) if drawn else config.longest_side,
+        keep=float(config.keeps[1]),
+        text_tokens=TEXT_TOKENS,
         dtype=model.dtype,
         checkpointing=config.checkpointing,
         selector_parameters=sum(p.numel() for p in layer.parameters()),
+        encoding=config.encoding,
+        gated=GRADIENT_STRATEGIES[config.strategy].gated,
+        answer_tokens=ANSWER_TOKENS,
+        rank=config.lora_rank,
+        accumulate=config.accumulate > 1,
+        questions_per_image=config.questions if drawn else 1,
+        sight=config.sight,
     )
     return describe(expected)
 
@@ -144,43 +170,3 @@ def rate_groups(optimizer: torch.optim.Optimizer, config: SelectorTrainConfig, s
     level = config.final_rate + (1 - config.final_rate) * cosine
     for group in optimizer.param_groups:
         group["lr"] = group["peak"] * min(1.0, (step + 1) / max(1, config.warmup_steps)) * level
-
-
-class Part(Dataset[Example]):
-    """The examples from `first` to `last` - 1 of a dataset."""
-
-    def __init__(self, examples: Examples, first: int, last: int) -> None:
-        self.examples, self.first, self.last = examples, first, last
-        self.broken: list[str] = []
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-    def __getitem__(self, index: int) -> Example:
-        return self.examples[self.first + index]
-
-
-HELD_SHARE = 0.1  # most of a dataset that is held back to watch the training with
-
-
-def make_batches(
-    config: SelectorTrainConfig, owner: ARRCOCQwen, say: Callable[[str], None]
-) -> tuple[Dataset[list[Group]], list[Group]]:
-    """(the batches to learn from, groups held back to watch with)."""
-    encode = make_encoder(owner.processor.tokenizer)
-    if config.data == "scenes":
-        return SceneBatches(config, encode), held_scenes(config, encode)
-    examples = read_source(
-        config.data,
-        max_broken=config.max_broken,
-        detections=Path(config.pseudo_boxes) if config.pseudo_boxes else None,
-    )
-    for line in examples.broken[:20]:
-        say(f"left out: {line}")
-    if examples.broken:
-        say(f"{len(examples.broken)} broken rows were left out, {len(examples)} examples are left")
-    held = min(config.evaluate_questions, int(len(examples) * HELD_SHARE))
-    cut = len(examples) - held
-    limits = pixel_limits(owner.processor)
-    watched = FileBatches(replace(config, examples=max(1, held)), encode, Part(examples, cut, len(examples)), limits)
-    return FileBatches(config, encode, Part(examples, 0, cut), limits), watched[0] if held else []

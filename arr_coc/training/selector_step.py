@@ -16,6 +16,7 @@ from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Judgement, Question
 from arr_coc.timing import Stopwatch
 from arr_coc.training.losses import (
+    IGNORE,
     answer_cross_entropy,
     answers_right,
     budget_loss,
@@ -75,6 +76,20 @@ def map_losses(
     }
 
 
+def counted_rows(group: Group, config: SelectorTrainConfig) -> dict[str, float]:
+    """Over how many rows, by their weights, each loss of a group is a mean: its share when groups are put together."""
+    weight_R = group.weight_R
+    if config.target == "attention":
+        return dict.fromkeys(("relevance", "participatory"), float(weight_R.sum()))
+    known_R = weight_R * group.known_R
+    rows = len(group.examples)
+    return {
+        **dict.fromkeys(("relevance", "mse", "participatory", "perspectival"), float(known_R.sum())),
+        **dict.fromkeys(("iou", "budget"), float((known_R * (group.targets_RHW.sum((1, 2)) > 0)).sum())),
+        **dict.fromkeys(("answer", "right"), float(rows)),
+    }
+
+
 def judge_group(owner: ARRCOCQwen, group: Group) -> Judgement:
     """What the layer thinks of every row of a group; each image is looked at once."""
     layer = owner.layer
@@ -84,8 +99,18 @@ def judge_group(owner: ARRCOCQwen, group: Group) -> Judgement:
         glance_BXHW = glance(owner.model, pixels_B3hw, group.grid, *image_statistics(owner.processor))
     stopwatch = Stopwatch(pixels_B3hw.device)
     pyramid = layer.see(pixels_B3hw, group.grid, glance_BXHW, stopwatch)
-    question = Question.of(owner.model.get_input_embeddings()(group.ids_RL).detach(), group.mask_RL)
-    return layer.weigh(pyramid.rows(group.image_R), question, stopwatch)
+    return layer.weigh(pyramid.rows(group.image_R), read_questions(owner, group), stopwatch)
+
+
+@torch.no_grad()
+def read_questions(owner: ARRCOCQwen, group: Group) -> Question:
+    """Token embeddings of the questions, or the language model's reading of them when the pooling is "lm"."""
+    read_RLD = owner.model.get_input_embeddings()(group.ids_RL)
+    if owner.config.pooling == "lm":
+        mask_RL = group.mask_RL.long()
+        output = owner.model.model.language_model(inputs_embeds=read_RLD, attention_mask=mask_RL, use_cache=False)
+        read_RLD = output.last_hidden_state
+    return Question.of(read_RLD, group.mask_RL)
 
 
 class MapLearner(nn.Module):
@@ -120,15 +145,18 @@ class AnswerLearner(nn.Module):
         inputs, labels_RL = answered_inputs(self.owner.processor, group)
         keeps = [self._budget(seed, row) for row in range(len(group.examples))]
         self.selector.start(seed, progress)
-        output = self.owner(**inputs, labels=labels_RL, keep=keeps, output_arr_coc_info=True, use_cache=False)
-        logits, labels = output.logits, output.arr_coc.compact.labels
-        drawn = self.selector.take()
-        loss_R, right_R = answer_cross_entropy(logits, labels), answers_right(logits, labels)
-        strategy = self.selector.strategy
-        found = {"answer": self.config.answer * strategy.answer_loss(loss_R, right_R, drawn[0][1] if drawn else None)}
-        for judgement, _ in drawn:
-            found |= map_losses(judgement, group, self.owner.layer, self.config, None)
-        return found | {"right": right_R.float().mean()}
+        prepared = self.owner.prepare(**inputs, labels=labels_RL, keep=keeps)
+        # Answers end together on the right, so the last columns are all that have to be turned into words.
+        tail = int((labels_RL != IGNORE).sum(1).max()) + 1
+        output = self.owner.model(**prepared.model_inputs(), use_cache=False, logits_to_keep=tail)
+        assert prepared.compact.labels is not None
+        logits, labels_RT = output.logits, prepared.compact.labels[:, -tail:]
+        ((judgement, drawn),) = self.selector.take()
+        assert judgement.balance.relevance_BHW.shape == group.targets_RHW.shape, "the processor changed an image's size"
+        loss_R, right_R = answer_cross_entropy(logits, labels_RT), answers_right(logits, labels_RT)
+        answer = self.config.answer * self.selector.strategy.answer_loss(loss_R, right_R, drawn)
+        maps = map_losses(judgement, group, self.owner.layer, self.config, None)
+        return {"answer": answer, **maps, "right": right_R.float().mean()}
 
     def _budget(self, seed: int, row: int) -> float:
         """A fraction KEPT, drawn evenly in its logarithm: small budgets are met as often as large ones."""

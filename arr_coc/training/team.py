@@ -4,6 +4,7 @@ The main process alone looks at the clock and writes files. The others learn fro
 on, and wait there while it saves or evaluates. With one process nothing is exchanged.
 """
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -21,14 +22,21 @@ class Team:
 
     def __init__(self, device: str | None = None) -> None:
         """`device` "cpu" leaves a GPU alone. Precision is a setting of the run, not one of `accelerate config`."""
-        self._accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no")
+        # Without a GPU, Accelerate connects processes only if it is told that they shall use the CPU.
+        cpu = device == "cpu" or not torch.cuda.is_available()
+        self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")
         kind = self._accelerator.distributed_type
         if kind not in PLAIN:
             raise ValueError(f"accelerate launch with {kind.value}: a selector is trained with plain processes only")
+        launched = int(os.environ.get("WORLD_SIZE", "1"))
+        if self.count != launched:  # each would train alone, and all would write into one folder
+            raise ValueError(f"WORLD_SIZE={launched}, but {self.count} is connected: start with accelerate launch")
 
     @property
     def device(self) -> torch.device:
-        return torch.device(self._accelerator.device)
+        """Accelerate numbers CPUs, which safetensors does not take."""
+        device = torch.device(self._accelerator.device)
+        return torch.device("cpu") if device.type == "cpu" else device
 
     @property
     def count(self) -> int:

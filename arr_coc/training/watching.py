@@ -4,6 +4,7 @@ R questions, H W grid of cells, N = H * W.
 """
 
 import importlib.util
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ KEEPS = (0.06, 0.1, 0.25)
 SHOWN = 6
 SHOWN_KEEP = 0.1  # fraction KEPT in the pictures
 TILE = 240  # px of the longer side of a picture's tiles
+CAPTION = 32  # letters of a question that fit over a tile
 WIDESPREAD = ("describe", "count", "exists")  # families of scenes whose evidence may be anywhere
 
 
@@ -33,7 +35,15 @@ class Watcher:
 
     @torch.no_grad()
     def look(self, step: int) -> dict[str, Any]:
-        """Mean recall at some fractions kept, and the mean fraction that "auto" keeps; draws the picture."""
+        """Mean recall at some fractions kept (None: no boxes are known), and what "auto" keeps; draws the picture."""
+        learning = self.owner.training
+        self.owner.eval()
+        try:
+            return self._look(step)
+        finally:
+            self.owner.train(learning)
+
+    def _look(self, step: int) -> dict[str, Any]:
         device = self.owner.device
         sums, counted, auto, rows = dict.fromkeys(KEEPS, 0.0), 0, 0.0, 0
         tiles: list[tuple[str, Image.Image]] = []
@@ -49,7 +59,8 @@ class Watcher:
             rows += len(group.examples)
             tiles += self._tiles(group, judgement, SHOWN - len(tiles) // 3)
         self._save(tiles, step)
-        return {"recall": {keep: sums[keep] / max(1, counted) for keep in KEEPS}, "auto_keep": auto / max(1, rows)}
+        recall = {keep: sums[keep] / counted for keep in KEEPS} if counted else None
+        return {"recall": recall, "auto_keep": auto / max(1, rows)}
 
     def choose(self, judgement: Judgement, keep: float | str) -> Tensor:
         """Kept cells `[R, H, W]`, as the layer's allocator chooses them."""
@@ -73,7 +84,7 @@ class Watcher:
         first = {number: row for row, number in reversed(list(enumerate(group.image_R.tolist())))}
         for number, row in sorted(first.items())[:most]:
             image = Image.fromarray(group.images_Bhw3[number].cpu().numpy())
-            question = group.examples[row].question
+            question = textwrap.shorten(group.examples[row].question, CAPTION, placeholder=" ...")
             relevance = colour_map(judgement.balance.relevance_BHW[row])
             tiles += [(question, image), ("relevance", relevance), ("kept", kept_overlay(image, kept_RHW[row]))]
         return tiles
