@@ -88,7 +88,7 @@ class ARRCOCConfig:
             raise ValueError(f"sight_channels={self.sight_channels}: expected at least 1")
         if (self.sight == "glance") != (self.glance_dim > 0):
             raise ValueError(
-                f"sight={self.sight!r} and glance_dim={self.glance_dim}: a glance, and nothing else, has the ViT's width"
+                f"sight={self.sight!r} and glance_dim={self.glance_dim}: only a glance has the ViT's width, and it must"
             )
 
     def save(self, folder: Path) -> None:

@@ -13,8 +13,7 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.qwen import ARRCOCQwen
-from arr_coc.qwen.processor import Conversation
-from arr_coc.training.adapting import (
+from arr_coc.qwen.adapting import (
     adapt,
     enable_checkpointing,
     load_adapted,
@@ -23,6 +22,7 @@ from arr_coc.training.adapting import (
     trainable,
     weights_hash,
 )
+from arr_coc.qwen.processor import Conversation
 
 HOWS = ["none", "lora", "last4", "all"]
 TOWERS = ("model.visual.blocks.", "model.language_model.layers.")

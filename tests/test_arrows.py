@@ -20,7 +20,8 @@ ALLOWED = {
     "qwen": CORE | {"selectors"},
     "scenes": set(),
     "models": set(),
-    "training": CORE | {"selectors", "qwen", "scenes", "models", "evaluation", "viewing"},  # it watches its own progress
+    "training": CORE
+    | {"selectors", "qwen", "scenes", "models", "evaluation", "viewing"},  # it watches its own progress
     "evaluation": CORE | {"selectors", "qwen", "scenes", "models"},
     "viewing": CORE | {"selectors", "qwen", "scenes"},
 }

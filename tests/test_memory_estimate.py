@@ -16,9 +16,9 @@ from transformers import Qwen3VLConfig
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.adapting import adapt, enable_checkpointing
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.shapes import build_random, shape_config
-from arr_coc.training.adapting import adapt, enable_checkpointing
 from arr_coc.training.memory import (
     RESERVE_GB,
     WORKSPACE,

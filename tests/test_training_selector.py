@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_file
 from training_runs import jsonl_folder, metrics, most_apart, repeat_one_batch, run, same, saved, settings, tiny_model
 
 from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.adapting import load_adapted, weights_hash
 from arr_coc.training import checkpoints, selector_step
-from arr_coc.training.adapting import load_adapted, weights_hash
 from arr_coc.training.checkpoints import NotSaved, is_complete, newest_checkpoint
 from arr_coc.training.selector import NotFinite, Stop
 from arr_coc.training.selector_config import SelectorTrainConfig
@@ -397,6 +397,8 @@ def test_what_the_model_learned_is_kept_and_goes_on(model, tmp_path, adapt):
     again = dict(load_adapted(tiny.stock(), tmp_path / "two" / "base").named_parameters())
     assert learned
     assert all(torch.equal(value, again[name]) for name, value in learned.items())
+    asked = dict(ARRCOCQwen.from_pretrained(tmp_path / "two").model.named_parameters())  # and is what answers
+    assert all(torch.equal(value, asked[name]) for name, value in learned.items())
     lines = run(settings(model, stage=3, steps=1), tmp_path / "three", init_from=tmp_path / "two")
     assert any(line.startswith("base unchanged") for line in lines)
     files = sorted(path.name for path in (tmp_path / "two" / "base").iterdir())

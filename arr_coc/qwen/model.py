@@ -17,13 +17,22 @@ from torch import Tensor, nn
 from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import asking
+from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
 from arr_coc.qwen.answers import Answer
 from arr_coc.qwen.fast import switch
 from arr_coc.qwen.fast.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.fast.rules import is_default
 from arr_coc.qwen.fast.runner import FastRunner
 from arr_coc.qwen.images import ImageLike
-from arr_coc.qwen.loading import HUB_KEYWORDS, check_family, find_adapter, load_stock, pick_device, pick_dtype
+from arr_coc.qwen.loading import (
+    HUB_KEYWORDS,
+    check_family,
+    find_adapter,
+    load_stock,
+    pick_device,
+    pick_dtype,
+    resolve,
+)
 from arr_coc.qwen.positions import mark
 from arr_coc.qwen.preparing import Prepared, Preparer
 from arr_coc.qwen.processor import chat_tokens, load_processor
@@ -96,6 +105,8 @@ class ARRCOCQwen(nn.Module):
         base, config, layer = find_adapter(source)
         device = pick_device(device)
         model = load_stock(base, device, pick_dtype(dtype, device), **model_kwargs)
+        if has_adapted(Path(resolve(source)) / ADAPTED):
+            load_adapted(model, Path(resolve(source)) / ADAPTED).requires_grad_(False)
         config = config or ARRCOCConfig(hidden_dim=model.config.text_config.hidden_size, base_model=base)
         config = replace(
             config,

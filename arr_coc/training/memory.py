@@ -30,9 +30,9 @@ import torch
 
 from arr_coc.attending import budget_bounds
 from arr_coc.config import CELL, SIGHTS, ARRCOCConfig, Keep, check_keep, tokens_to_keep
+from arr_coc.qwen.adapting import HOWS, LAST_LAYERS
 from arr_coc.qwen.glance import glance_grid
 from arr_coc.qwen.shapes import count_parts
-from arr_coc.training.adapting import HOWS, LAST_LAYERS
 
 TIERS_GB = (16, 24, 32)
 RESERVE_GB = 1.0  # of a card that torch cannot have: CUDA's own context, the display, fragmentation

@@ -13,20 +13,19 @@ from transformers import AutoConfig
 
 from arr_coc.config import CELL, ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.adapting import ADAPTED, DELTA_FILE, LORA_CONFIG, adapt, enable_checkpointing, load_adapted
 from arr_coc.qwen.loading import find_adapter, load_stock, pick_dtype, resolve
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.shapes import build_shape
 from arr_coc.qwen.storage import load_adapter
 from arr_coc.selectors import ARRCOCSelector
-from arr_coc.training.adapting import DELTA_FILE, LORA_CONFIG, adapt, enable_checkpointing, load_adapted
 from arr_coc.training.memory import describe, estimate
 from arr_coc.training.selector_config import SelectorTrainConfig
 from arr_coc.training.selector_step import AnswerLearner, MapLearner
 from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector, make_strategy
 
 SHAPE = "shape:"  # models of random weights at a real shape, to see whether a run fits
-ADAPTED = "base"  # folder, beside the adapter, of what stage 2 taught the model itself
 TEXT_TOKENS, ANSWER_TOKENS = 64, 32  # of a row beside the image, and of those its answer: the longest of scenes
 
 

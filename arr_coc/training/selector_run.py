@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from arr_coc.qwen.adapting import ADAPTED, save_adapted, weights_hash
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.training.adapting import save_adapted, weights_hash
 from arr_coc.training.checkpoints import (
     load_checkpoint,
     optimizer_tensors,
@@ -22,7 +22,7 @@ from arr_coc.training.progress import Clock, Report
 from arr_coc.training.selector_config import SelectorTrainConfig
 from arr_coc.training.selector_data import Every, Group, stream_batches
 from arr_coc.training.selector_learning import BadStep, Learning, Means
-from arr_coc.training.selector_making import ADAPTED, Makings
+from arr_coc.training.selector_making import Makings
 from arr_coc.training.selector_sources import LeftOut, make_data
 from arr_coc.training.team import Team
 from arr_coc.training.watching import Watcher

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 HOWS = ("none", "lora", "last4", "all")
 LAST_LAYERS = 4
 DELTA_FILE = "delta.safetensors"
+ADAPTED = "base"  # folder, beside an adapter, of what stage 2 taught the model itself
 LORA_FILE, LORA_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # PEFT's names
 LORA_TARGETS = (
     r"model\.visual\.blocks\.\d+\.(attn\.(qkv|proj)|mlp\.linear_fc[12])"
@@ -149,6 +150,11 @@ def load_adapted(model: Any, folder: str | Path) -> Any:
         for name, tensor in found.items():
             parameters[name].copy_(tensor)
     return model
+
+
+def has_adapted(folder: str | Path) -> bool:
+    """Whether `save_adapted` wrote into this folder."""
+    return any((Path(folder) / file).is_file() for file in (LORA_CONFIG, DELTA_FILE))
 
 
 def _load_lora(model: Any, folder: Path) -> Any:

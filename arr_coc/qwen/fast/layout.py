@@ -1,0 +1,122 @@
+"""What the host knows of a request before anything is computed: the compact sequences, padded on the right.
+
+B rows, L full length, M padded length, I images of all rows, N cells of an image, K slots of an image (at least as many
+as are kept), V = I * K slots of visual tokens.
+
+How many cells of an image are kept fixes the whole layout; which ones only moves positions, and those are made on the
+device. Rows are padded on the right: with causal attention nobody sees the padding, so that no mask is needed.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Grid = tuple[int, int]
+
+
+class NotFast(Exception):
+    """The fast path cannot serve this request; the message says why, and the plain path can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompts of a request, on the host. `rows` hold token ids without padding."""
+
+    rows: list[Tensor]  # per row [n]
+    asked: list[Tensor]  # per row, ids of its question
+    grids: list[Grid]  # cells of each image
+    sample_of: list[int]  # row of each image
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Tensors on the host that describe the compact, padded sequences."""
+
+    ids_BM: Tensor
+    visual_BM: Tensor  # slot of each visual token in the flat V, -1 for text
+    base_BM: Tensor  # position of text; where an image starts, for its tokens
+    lengths_B: Tensor  # tokens of each row
+    next_B: Tensor  # position of the first new token of each row
+
+
+def read_prompt(
+    input_ids_BL: Tensor, mask_BL: Tensor, question_BL: Tensor, grids: Sequence[Grid], sample_of: Sequence[int]
+) -> Prompt:
+    """Take the padding off; all tensors are on the host."""
+    real = mask_BL.bool()
+    rows = [ids[here] for ids, here in zip(input_ids_BL, real, strict=True)]
+    asked = [ids[here] for ids, here in zip(input_ids_BL, question_BL.bool(), strict=True)]
+    return Prompt(rows, asked, list(grids), list(sample_of))
+
+
+def plan(
+    prompt: Prompt, counts_I: Sequence[int], slots: int, length: int, image_id: int, policy: str = "original"
+) -> Layout:
+    """Lay out the sequences with `counts_I` tokens left of each image, in rows of `length` places.
+
+    Positions are those of the full sequence (`policy` "original"), or count what is left ("compact").
+    """
+    batch = len(prompt.rows)
+    ids_BM = torch.zeros(batch, length, dtype=torch.long)
+    visual_BM = torch.full((batch, length), -1)
+    base_BM = torch.zeros(batch, length, dtype=torch.long)
+    lengths_B, next_B = torch.zeros(batch, dtype=torch.long), torch.zeros(batch, dtype=torch.long)
+    for row, ids in enumerate(prompt.rows):
+        place = position = 0
+        for image, start, end in _pieces(prompt, row, image_id):
+            count = end - start if image is None else counts_I[image]
+            here = slice(place, place + count)
+            ids_BM[row, here] = ids[start : start + count]
+            if image is None or policy == "compact":
+                base_BM[row, here] = torch.arange(position, position + count)
+                position += count
+            else:
+                base_BM[row, here] = position
+                position += max(prompt.grids[image])
+            if image is not None:
+                visual_BM[row, here] = torch.arange(image * slots, image * slots + count)
+            place += count
+        lengths_B[row], next_B[row] = place, position
+    return Layout(ids_BM, visual_BM, base_BM, lengths_B, next_B)
+
+
+def _pieces(prompt: Prompt, row: int, image_id: int) -> list[tuple[int | None, int, int]]:
+    """The row as (image or None, first token, end) in order."""
+    ids = prompt.rows[row]
+    is_image = (ids == image_id).int()
+    bounds = [0, *(torch.nonzero(is_image.diff()).squeeze(-1) + 1).tolist(), len(ids)]
+    images = iter([image for image, sample in enumerate(prompt.sample_of) if sample == row])
+    pieces: list[tuple[int | None, int, int]] = []
+    for start, end in itertools.pairwise(bounds):
+        image = next(images, None) if is_image[start] else None
+        if image is not None and end - start != prompt.grids[image][0] * prompt.grids[image][1]:
+            raise NotFast("images stand next to each other without a mark between them")
+        pieces.append((image, start, end))
+    if is_image[-1]:
+        raise NotFast("a prompt ends with an image")
+    return pieces
+
+
+def text_lengths(prompt: Prompt, image_id: int) -> list[int]:
+    """Tokens of each row that are not of an image."""
+    return [int((ids != image_id).sum()) for ids in prompt.rows]
+
+
+def visual_lengths(prompt: Prompt, counts_I: Sequence[int]) -> list[int]:
+    """Visual tokens of each row."""
+    lengths = [0] * len(prompt.rows)
+    for sample, count in zip(prompt.sample_of, counts_I, strict=True):
+        lengths[sample] += count
+    return lengths
+
+
+def padded_questions(prompt: Prompt, width: int) -> tuple[Tensor, Tensor]:
+    """Ids of the questions `[B, width]`, padded with 0, and the mask of real ones."""
+    ids_BQ = torch.zeros(len(prompt.asked), width, dtype=torch.long)
+    mask_BQ = torch.zeros(len(prompt.asked), width, dtype=torch.bool)
+    for row, asked in enumerate(prompt.asked):
+        ids_BQ[row, : len(asked)], mask_BQ[row, : len(asked)] = asked, True
+    return ids_BQ, mask_BQ

@@ -1,0 +1,82 @@
+"""The next token from the logits: the highest, or one drawn at random. Anything else is left to the plain path.
+
+B rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Picking:
+    """How an answer is made of logits, and where it ends."""
+
+    most: int  # new tokens
+    ends: tuple[int, ...]  # ids that end a row; none: it always goes on to `most`
+    pad_id: int  # what follows the end of a row
+    warpers: LogitsProcessorList | None = None  # None: the highest logit
+    criteria: Any = None  # further stopping criteria, as transformers has them
+
+    def pick(self, logits_BV: Tensor) -> Tensor:
+        if self.warpers is None:
+            return logits_BV.argmax(-1)
+        none = torch.zeros(logits_BV.shape[0], 0, dtype=torch.long, device=logits_BV.device)
+        return torch.multinomial(self.warpers(none, logits_BV).softmax(-1), 1).squeeze(1)
+
+
+def warpers_of(temperature: float | None, top_k: int | None, top_p: float | None) -> LogitsProcessorList:
+    """In the order of transformers: temperature, the k highest, the highest that make up p."""
+    made = LogitsProcessorList()
+    if temperature is not None and temperature != 1.0:
+        made.append(TemperatureLogitsWarper(temperature))
+    if top_k:
+        made.append(TopKLogitsWarper(top_k))
+    if top_p is not None and top_p < 1.0:
+        made.append(TopPLogitsWarper(top_p))
+    return made
+
+
+def ids_of(ids: Any) -> tuple[int, ...]:
+    """End tokens as they are given: None, one, several, or a tensor."""
+    if ids is None:
+        return ()
+    if isinstance(ids, Tensor):
+        ids = ids.tolist()
+    return tuple(int(one) for one in ids) if isinstance(ids, Sequence) else (int(ids),)
+
+
+class Rows:
+    """The new tokens of all rows so far, on the host, and which rows have ended."""
+
+    def __init__(self, picking: Picking, prompt_BL: Tensor) -> None:
+        self.picking, self.prompt_BL = picking, prompt_BL
+        self.done = [False] * prompt_BL.shape[0]
+        self.steps: list[list[int]] = []
+
+    def add(self, tokens: list[int]) -> Tensor:
+        """Note one token per row, the padding where a row has ended; returns them `[B]`."""
+        tokens = [self.picking.pad_id if end else token for token, end in zip(tokens, self.done, strict=True)]
+        self.steps.append(tokens)
+        self.done = [end or token in self.picking.ends for token, end in zip(tokens, self.done, strict=True)]
+        if self.picking.criteria is not None:
+            stopped = self.picking.criteria(torch.cat([self.prompt_BL, self.new_BT], dim=1), None).tolist()
+            self.done = [end or stop for end, stop in zip(self.done, stopped, strict=True)]
+        return torch.tensor(tokens)
+
+    @property
+    def finished(self) -> bool:
+        return all(self.done) or len(self.steps) >= self.picking.most
+
+    @property
+    def new_BT(self) -> Tensor:
+        return torch.tensor(self.steps).T

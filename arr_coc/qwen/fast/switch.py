@@ -1,0 +1,62 @@
+"""Between ARRCOCQwen and the fast path: serve a request, or say once why the plain path does."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from arr_coc.config import Keep
+from arr_coc.qwen.fast.layout import NotFast
+from arr_coc.qwen.fast.picking import Picking
+from arr_coc.qwen.fast.rules import picking_of, why_not_model, why_not_settings
+from arr_coc.qwen.fast.runner import FastResult, FastRunner, Job
+
+if TYPE_CHECKING:
+    from arr_coc.qwen.model import ARRCOCQwen
+
+TENSORS = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")
+
+
+def serve(
+    owner: "ARRCOCQwen",
+    inputs: dict[str, Any],
+    keeps: list[Keep],
+    options: dict[str, Any],
+    streamer: Any = None,
+) -> FastResult | None:
+    """The answer to a request, or None where the plain path must give it. All tokens kept is the plain path's own.
+
+    `inputs` are all that generate was given beside its `options`; `keeps` one checked dial per row.
+    """
+    if not owner.fast or all(keep == 1.0 for keep in keeps):
+        return None
+    settings = owner._preparer()
+    reason = why_not_model(owner.model) or why_not_settings(settings) or _why_not_inputs(inputs)
+    picking: Picking | str = reason or picking_of(owner.model, options)
+    if isinstance(picking, str):
+        owner._tell(f"the fast path is left: {picking}")
+        return None
+    given: dict[str, Any] = {name: inputs.get(name) for name in TENSORS}
+    if given["attention_mask"] is None:
+        given["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    runner = owner.fast_runner
+    if runner is None or runner.model is not owner.model or runner.device != owner.device:
+        runner = owner.fast_runner = FastRunner(owner.model)
+    try:
+        return runner.run(settings, Job(**given, keeps=keeps), picking, streamer)
+    except NotFast as why:
+        owner._tell(f"the fast path is left: {why}")
+        return None
+
+
+def _why_not_inputs(inputs: dict[str, Any]) -> str | None:
+    """Of the request's inputs: what must be there, and nothing that the fast path does not read."""
+    if inputs.get("input_ids") is None or inputs.get("image_grid_thw") is None:
+        return "inputs are missing"
+    unknown = [name for name, value in inputs.items() if name not in TENSORS and value is not None]
+    return f"it does not read {unknown[0]!r}" if unknown else None
+
+
+def with_prompt(result: FastResult, input_ids: Tensor, device: torch.device) -> Tensor:
+    """The caller's prompt and the new tokens, as generate returns them."""
+    return torch.cat([input_ids.to(device), result.new_BT.to(device)], dim=1)

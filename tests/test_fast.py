@@ -1,0 +1,618 @@
+"""The fast path: equal to the plain path, padded without a trace, bounded, left with a reason where it cannot go."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from no_host_reads import NoHostReads, StrictRecorder
+from transformers import GenerationConfig, StoppingCriteria
+from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
+
+from arr_coc.cli.sample import sample_image
+from arr_coc.config import ARRCOCConfig
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen import ARRCOCQwen, encoding
+from arr_coc.qwen.fast import FastRunner, buckets, seeing, selecting
+from arr_coc.qwen.fast.break_even import break_even_tokens, keep_small_whole
+from arr_coc.qwen.fast.graphs import Recorder, Recordings, Rerunner
+from arr_coc.qwen.fast.layout import plan, read_prompt
+from arr_coc.qwen.fast.picking import Picking, ids_of
+from arr_coc.qwen.fast.rules import picking_of, why_not_model
+from arr_coc.qwen.fast.runner import Job
+from arr_coc.qwen.fast.speaking import places_of
+from arr_coc.qwen.positions import compact, samples_of_images, token_types
+from arr_coc.qwen.processor import Conversation
+from arr_coc.records import Balance, Judgement
+from arr_coc.texture import canvas_of
+
+ONE = Conversation([tiny.picture()], "what is this?")
+TWO = Conversation([tiny.picture(96, 96, 1), tiny.picture(64, 128, 2)], "and what are these two?")
+LATER = Conversation([tiny.picture(128, 64, 3)], "and now?", history=[("look at it first", "a thing")])
+WORDS = Conversation([], "only words here")
+LARGE = Conversation([tiny.picture(384, 320, 4)], "a larger one")
+NEW = 8
+
+
+def wrapped(how="sparse", selector="arr_coc", stock=None, **settings) -> ARRCOCQwen:
+    torch.manual_seed(1)
+    ours = tiny.wrapped(stock or tiny.stock(), selector=selector)
+    ours.config = replace(ours.config, encoding=how, **settings)
+    ours.fast = True
+    return ours
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool((one - other).abs().max() <= 1e-5 * other.abs().max())
+
+
+def job_of(inputs, keeps) -> Job:
+    names = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")
+    return Job(**{name: inputs[name] for name in names}, keeps=keeps)
+
+
+def plain(ours, inputs, keeps, **options):
+    """New tokens and their logits by the plain path."""
+    ours.fast = False
+    options = {"max_new_tokens": NEW, "do_sample": False, **options}
+    out = ours.generate(**inputs, keep=keeps, return_dict_in_generate=True, output_logits=True, **options)
+    ours.fast = True
+    return out.sequences[:, inputs["input_ids"].shape[1] :], torch.stack(out.logits, 1)
+
+
+def assert_equal_paths(ours, conversations, keeps, recorder=None) -> FastRunner:
+    inputs = tiny.inputs(*conversations)
+    wanted, logits = plain(ours, inputs, keeps)
+    assert tiny.varies(wanted)
+    fast = FastRunner(ours.model, recorder or StrictRecorder())
+    for _ in range(2):  # recorded, then from the recordings
+        made = fast.run(ours._preparer(), job_of(inputs, keeps), Picking(NEW, (), 0))
+        assert torch.equal(made.new_BT, wanted)
+        assert close(made.first_logits_BV, logits[:, 0])
+    return fast
+
+
+# ---------------------------------------------------------------- equality
+
+BATCHES = {
+    "one": ([ONE], [0.4]),
+    "exactly a bucket": ([ONE], [16]),
+    "two images": ([TWO], [9]),
+    "auto": ([TWO], ["auto"]),
+    "three rows of different sizes": ([ONE, TWO, LATER], [0.4, 7, "auto"]),
+    "one kept whole": ([ONE, LARGE], [1.0, 0.3]),
+    "a row without an image": ([WORDS, ONE], [0.5, 0.5]),
+    "same grid twice": ([ONE, ONE], [5, 12]),
+    "a large budget": ([LARGE], [97]),
+}
+
+
+@pytest.mark.parametrize("how", ["dense", "sparse"])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_the_fast_path_gives_the_plain_paths_tokens_and_logits(batch, how):
+    assert_equal_paths(wrapped(how), *BATCHES[batch])
+
+
+@pytest.mark.parametrize("batch", ["one", "three rows of different sizes"])
+def test_a_selector_that_reads_the_vision_encoders_tokens(batch):
+    assert_equal_paths(wrapped("dense", "training_free"), *BATCHES[batch], Rerunner())
+
+
+def test_all_tokens_through_the_own_forward():
+    for conversations in ([ONE], [ONE, TWO, LATER]):
+        assert_equal_paths(wrapped("dense"), conversations, [1.0] * len(conversations))
+
+
+def test_a_glance_through_the_own_forward():
+    config = ARRCOCConfig(hidden_dim=32, sight="glance", glance_dim=32, trained=True)
+    torch.manual_seed(2)
+    ours = ARRCOCQwen(tiny.stock(), config, ARRCOCLayer.from_config(config), tiny.processor(), fast=True).eval()
+    assert_equal_paths(ours, [ONE, LARGE], [0.4, 0.2])
+
+
+def test_compact_positions():
+    assert_equal_paths(wrapped(position_policy="compact"), [ONE, TWO], [0.4, 0.5])
+
+
+def test_the_choice_and_its_explanation_are_the_plain_paths():
+    ours = wrapped()
+    inputs = tiny.inputs(ONE, TWO)
+    made = FastRunner(ours.model).run(ours._preparer(), job_of(inputs, [0.4, 9]), Picking(1, (), 0))
+    inputs.pop("mm_token_type_ids")
+    for fast, slow in zip(made.images, ours.prepare(**inputs, keep=[0.4, 9]).images, strict=True):
+        for one, other in zip(fast, slow, strict=True):
+            assert torch.equal(one.kept, other.kept)
+            assert (one.strategy, one.reason, one.grid) == (other.strategy, other.reason, other.grid)
+            assert close(one.relevance, other.relevance)
+            assert all(close(one.maps[name], other.maps[name]) for name in other.maps)
+            assert one.weights == pytest.approx(other.weights)
+            assert one.tensions == pytest.approx(other.tensions)
+    assert set(made.timings_ms) == {"select", "vision", "prefill", "ttft", "wall_ttft", "decode"}
+    assert made.timings_ms["ttft"] == pytest.approx(sum(made.timings_ms[n] for n in ("select", "vision", "prefill")))
+
+
+@pytest.mark.parametrize("how", ["dense", "sparse"])
+def test_larger_buckets_change_nothing(monkeypatch, how):
+    ours = wrapped(how)
+    inputs = tiny.inputs(ONE, TWO)
+    wanted, logits = plain(ours, inputs, [0.4, 9])
+    for steps in ((24, 320), (40, 96), (333,)):
+        monkeypatch.setattr(buckets, "BUDGETS", steps)
+        monkeypatch.setattr(buckets, "TEXTS", steps)
+        monkeypatch.setattr(buckets, "CAPACITIES", (steps[-1] * 3,))
+        made = FastRunner(ours.model).run(ours._preparer(), job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
+        assert torch.equal(made.new_BT, wanted)
+        assert close(made.first_logits_BV, logits[:, 0])
+
+
+@torch.no_grad()
+def test_the_vision_tower_is_the_stock_one_on_padded_windows():
+    model = tiny.stock()
+    inputs = tiny.inputs(ONE, TWO)
+    grids = inputs["image_grid_thw"]
+    cells = [int(grid.prod()) // 4 for grid in grids]
+    kept = [torch.randperm(n)[: n // 2].sort().values for n in cells]
+    stock = encoding.encode_sparse(model, inputs["pixel_values"], grids, kept)
+    slots = max(map(len, kept)) + 3
+    mask = torch.arange(slots) < torch.tensor([len(one) for one in kept]).unsqueeze(1)
+    cells_IK = torch.stack([torch.nn.functional.pad(one, (0, slots - len(one))) for one in kept])
+    first = torch.tensor(cells).cumsum(0) - torch.tensor(cells)
+    rows = ((first.view(-1, 1) + cells_IK).unsqueeze(-1) * 4 + torch.arange(4)).flatten(1)
+    with NoHostReads():
+        made = seeing.see(model.model.visual, inputs["pixel_values"][rows], cells_IK, grids[:, 1:] // 2, mask)
+    for level, wanted in zip(made, [stock.pooler_output, *stock.deepstack_features], strict=True):
+        assert close(level.view(len(kept), slots, -1)[mask], torch.cat(list(wanted)))
+
+
+VISUAL = tiny.stock().model.visual
+
+
+@torch.no_grad()
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_learned_and_rotary_places_are_the_stock_ones(height, width):
+    visual = VISUAL
+    grid = torch.tensor([[1, 2 * height, 2 * width]])
+    taps, weights = get_vision_interpolation_indices_and_weights(
+        grid, visual.num_grid_per_side, mode="bilinear", align_corners=True, spatial_merge_size=2
+    )
+    wanted = (visual.pos_embed(taps) * weights.unsqueeze(-1)).sum(1)
+    row, column = seeing.patch_places(torch.arange(height * width)[None], torch.tensor([width]), 2)
+    assert torch.equal(torch.stack([row[0], column[0]], -1), get_vision_position_ids(grid, 2))
+    assert close(seeing.learned_places(visual, row, column, torch.tensor([[height, width]]))[0], wanted)
+    cos, sin = visual.rotary_pos_emb(wanted, get_vision_position_ids(grid, 2))
+    our_cos, our_sin = seeing.rotary(visual.rotary_pos_emb.inv_freq, row, column)
+    x = torch.randn(row.shape[1], cos.shape[-1])
+    first, second = x.chunk(2, -1)
+    stock = x * cos + torch.cat([-second, first], -1) * sin
+    assert close(seeing.turn(x, our_cos.squeeze((0, 2, 3)), our_sin.squeeze((0, 2, 3))), stock)
+
+
+def test_positions_are_those_of_the_plain_path():
+    model = tiny.stock()
+    inputs = tiny.inputs(ONE, TWO, LATER)
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    types = token_types(ids, model.config)
+    grids = encoding.cells_of(inputs["image_grid_thw"], 2)
+    positions, _ = model.model.get_rope_index(ids, types, inputs["image_grid_thw"], None, mask)
+    kept = [torch.arange(0, h * w, 2) for h, w in grids]
+    keep = torch.ones_like(ids, dtype=torch.bool)
+    of_images = torch.zeros(sum(h * w for h, w in grids), dtype=torch.bool)
+    start = 0
+    for (h, w), index in zip(grids, kept, strict=True):
+        of_images[start + index] = True
+        start += h * w
+    keep[types == 1] = of_images
+    short = compact(ids, mask, positions, keep, policy="original", pad_id=0)
+    prompt = read_prompt(ids, mask, inputs["question_mask"], grids, samples_of_images(types, grids))
+    slots = 32
+    made = plan(prompt, [len(one) for one in kept], slots, 200, model.config.image_token_id)
+    cells = torch.stack([torch.nn.functional.pad(one, (0, slots - len(one))) for one in kept]).flatten()
+    widths = torch.tensor([w for _, w in grids]).repeat_interleave(slots)
+    places = places_of(made.base_BM, made.visual_BM, cells, widths, "original")
+    for row in range(3):
+        real, length = short.attention_mask[row].bool(), int(made.lengths_B[row])
+        assert torch.equal(made.ids_BM[row, :length], short.input_ids[row][real])
+        assert torch.equal(places[:, row, :length], short.position_ids[1:, row][:, real])
+        assert int(made.next_B[row]) == int(short.position_ids[1, row, -1]) + 1
+
+
+def test_pooled_patches_are_the_pooled_image():
+    vision = tiny.config().vision_config
+    inputs = tiny.inputs(ONE, LARGE)
+    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.5, 0.25, 0.2])
+    grids = encoding.cells_of(inputs["image_grid_thw"], 2)
+    pooled = selecting.pool_patches(inputs["pixel_values"], mean, std, vision)
+    rows = inputs["pixel_values"].split([4 * h * w for h, w in grids])
+    for image, grid in enumerate(grids):
+        wanted = canvas_of(encoding.unpatchify(rows[image], grid, vision, mean, std), grid)
+        made = selecting.canvases(pooled, grids, [image])
+        assert close(made[:, :3], wanted.rgb_B3hw)
+        assert close(made[:, 3:4], wanted.luma_B1hw)
+        assert close(made[:, 4:], wanted.luma_squared_B1hw)
+
+
+def test_shrunk_patches_are_the_shrunk_image():
+    vision = tiny.config().vision_config
+    inputs = tiny.inputs(LARGE)
+    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.5, 0.25, 0.2])
+    (grid,) = encoding.cells_of(inputs["image_grid_thw"], 2)
+    image = encoding.unpatchify(inputs["pixel_values"], grid, vision, mean, std)
+    wanted = torch.nn.functional.interpolate(image.unsqueeze(0), size=(96, 128), mode="area")
+    assert close(selecting.shrink_patches(inputs["pixel_values"], grid, (96, 128), mean, std, vision), wanted)
+
+
+def test_choosing_a_fixed_number_reads_nothing_back():
+    ours = wrapped()
+    relevance = torch.stack([tiny.scattered((6, 7)), tiny.scattered((6, 7)).flip(0)])
+    judgement = Judgement({}, Balance(relevance, torch.ones(2, 3), torch.full((2, 3), 0.3)), relevance.sum((1, 2)))
+    wanted = ours.selector.choose(judgement, torch.tensor([11, 11])).keep_BHW.flatten(1)
+    with NoHostReads():
+        made = selecting.choose_fixed(ours.selector, judgement, 11)
+    assert made.shape == (2, 11)
+    for row in range(2):
+        assert torch.equal(made[row], wanted[row].nonzero().squeeze(1))
+
+
+# ---------------------------------------------------------------- generating
+
+
+def test_rows_end_at_their_own_end_token():
+    ours = wrapped()
+    inputs = tiny.inputs(ONE, TWO, LATER)
+    tokens, _ = plain(ours, inputs, 0.4)
+    ends = [int(tokens[0, 2]), int(tokens[1, 4])]
+    options = {"max_new_tokens": NEW, "eos_token_id": ends, "keep": 0.4}
+    fast = ours.generate(**inputs, **options)
+    assert ours.fast_runner is not None
+    ours.fast = False
+    assert torch.equal(fast, ours.generate(**inputs, **options))
+    assert (fast[0, -1] == ours.model.generation_config.pad_token_id) or fast.shape[1] < tokens.shape[1]
+
+
+def test_sampling_is_done_outside_with_the_same_draws():
+    ours = wrapped()
+    inputs = tiny.inputs(ONE, TWO)
+    options = {"max_new_tokens": NEW, "do_sample": True, "temperature": 1.5, "top_k": 20, "top_p": 0.9, "keep": 0.4}
+    torch.manual_seed(3)
+    fast = ours.generate(**inputs, **options)
+    assert ours.fast_runner is not None
+    ours.fast = False
+    torch.manual_seed(3)
+    assert torch.equal(fast, ours.generate(**inputs, **options))
+    greedy = ours.generate(**inputs, keep=0.4, max_new_tokens=NEW, do_sample=False)
+    assert not torch.equal(fast, greedy)
+
+
+class After(StoppingCriteria):
+    def __init__(self, length):
+        self.length = length
+
+    def __call__(self, input_ids, scores, **_):
+        return torch.full((input_ids.shape[0],), input_ids.shape[1] >= self.length)
+
+
+class Listener:
+    def __init__(self):
+        self.seen, self.ended = [], False
+
+    def put(self, value):
+        self.seen.append(value)
+
+    def end(self):
+        self.ended = True
+
+
+def test_streamers_and_stopping_criteria_are_served():
+    ours = wrapped()
+    inputs = tiny.inputs(ONE)
+    length = inputs["input_ids"].shape[1]
+    listener = Listener()
+    made = ours.generate(
+        **inputs, keep=0.4, max_new_tokens=NEW, streamer=listener, stopping_criteria=[After(length + 3)]
+    )
+    assert made.shape[1] == length + 3
+    assert torch.equal(listener.seen[0], inputs["input_ids"])
+    assert torch.cat(listener.seen[1:]).tolist() == made[0, length:].tolist()
+    assert listener.ended
+
+
+def test_ask_and_stream_take_the_fast_path():
+    ours = wrapped()
+    fast = ours.ask(tiny.picture(), "what is this?", keep=0.4, max_new_tokens=6)
+    assert len(ours.fast_runner.recordings) > 0
+    made = ours.fast_runner.recordings.statistics.made
+    assert "".join(ours.stream(tiny.picture(), "what is this?", keep=0.4, max_new_tokens=6)) == fast.text
+    assert ours.fast_runner.recordings.statistics.made == made, "the second time everything was recorded"
+    ours.fast = False
+    slow = ours.ask(tiny.picture(), "what is this?", keep=0.4, max_new_tokens=6)
+    assert fast.text == slow.text
+    assert torch.equal(fast.selection[0].kept, slow.selection[0].kept)
+    assert {"select", "vision", "prefill", "generate"} == set(fast.timings_ms)
+    assert ours.notices == ["the ARR-COC layer is untrained: its choice hardly depends on the question"]
+
+
+def test_what_was_handed_out_is_not_overwritten():
+    ours = wrapped()
+    first = ours.ask(tiny.picture(), "what is this?", keep=6, max_new_tokens=2)
+    kept, relevance = first.selection[0].kept.clone(), first.selection[0].relevance.clone()
+    ours.ask(tiny.picture(seed=9), "and this?", keep=6, max_new_tokens=2)
+    assert torch.equal(first.selection[0].kept, kept)
+    assert torch.equal(first.selection[0].relevance, relevance)
+
+
+def test_new_weights_void_the_recordings():
+    ours = wrapped()
+    inputs = tiny.inputs(ONE)
+    options = {"keep": 0.4, "max_new_tokens": NEW}
+    before = ours.generate(**inputs, **options)
+    ours.model.load_state_dict(tiny.stock(seed=5).state_dict(), assign=True)
+    ours.model.tie_weights()
+    after = ours.generate(**inputs, **options)
+    assert not torch.equal(before, after)
+    ours.fast = False
+    assert torch.equal(after, ours.generate(**inputs, **options))
+
+
+# ---------------------------------------------------------------- recordings
+
+
+def doubled(tensors):
+    return {"y": tensors["x"] * 2}
+
+
+def make_of(size):
+    return lambda: (doubled, {"x": torch.ones(size)})
+
+
+def test_a_recording_copies_in_and_overwrites_its_results():
+    recording = Rerunner().record(doubled, {"x": torch.ones(3)})
+    first = recording(x=torch.arange(3.0))["y"]
+    assert first.tolist() == [0, 2, 4]
+    again = recording(x=torch.ones(3))["y"]
+    assert again is first
+    assert first.tolist() == [2, 2, 2]
+    assert recording.size == 24
+
+
+def test_the_recording_unused_for_longest_goes_when_the_cap_is_reached():
+    kept = Recordings(Rerunner(), most_bytes=3 * 800)
+    for name in "abc":
+        kept.get(name, make_of(100))
+    kept.get("a", make_of(100))
+    kept.get("d", make_of(100))
+    assert [name in kept for name in "abcd"] == [True, False, True, True]
+    assert kept.size == 2400
+    kept.get("large", make_of(250))
+    assert kept.size <= 2400
+    assert "large" in kept
+    too_large = kept.get("too large", make_of(1000))
+    assert too_large(x=torch.ones(1000))["y"].sum() == 2000
+    assert "too large" not in kept
+    assert kept.get("too large", make_of(1000))(x=torch.ones(1000))["y"].sum() == 2000
+    assert kept.statistics.made == 6, "it is not recorded again"
+    statistics = kept.statistics
+    assert (statistics.hits, statistics.made, statistics.too_large) == (1, 6, 1)
+    assert statistics.dropped == 4
+    few = Recordings(Rerunner(), 1 << 20, most=2)
+    for name in "abc":
+        few.get(name, make_of(1))
+    assert len(few) == 2
+
+
+def test_what_several_recordings_keep_alive_counts_once():
+    shared = torch.zeros(1000)
+    kept = Recordings(Rerunner(), most_bytes=1 << 20)
+    kept.get("a", make_of(1), shared)
+    kept.get("b", make_of(1), shared)
+    assert kept.size == 4000 + 2 * 8
+
+
+class Broken(Recorder):
+    name = "broken"
+
+    def record(self, function, inputs, kept_alive=None):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def reset(self):
+        pass
+
+
+def test_what_cannot_be_captured_runs_all_the_same():
+    fast = assert_equal_paths(wrapped(), [ONE], [0.4], Broken())
+    assert len(fast.recordings.statistics.failed) == 4
+    assert all("capturing" in reason for reason in fast.recordings.statistics.failed.values())
+
+
+def test_a_small_cap_costs_time_and_nothing_else():
+    ours = wrapped()
+    inputs = tiny.inputs(ONE, TWO)
+    wanted, _ = plain(ours, inputs, [0.4, 9])
+    fast = FastRunner(ours.model, most_bytes=60_000)
+    for _ in range(3):
+        made = fast.run(ours._preparer(), job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
+        assert torch.equal(made.new_BT, wanted)
+        assert fast.recordings.size <= 60_000
+    assert fast.recordings.statistics.dropped > 0
+
+
+def test_images_of_other_sizes_share_the_vision_and_language_recordings():
+    ours = wrapped()
+    fast = FastRunner(ours.model)
+    for size in ((160, 128), (384, 320), (64, 512)):
+        inputs = tiny.inputs(Conversation([tiny.picture(*size)], "what is this?"))
+        fast.run(ours._preparer(), job_of(inputs, [16]), Picking(NEW, (), 0))
+    kinds = [key[0] for key in fast.recordings._kept]
+    assert {kind: kinds.count(kind) for kind in kinds} == {"judge": 3, "see": 1, "decode": 1, "prefill": 1}
+
+
+def test_the_strict_recorder_notices_a_host_read():
+    for function in (
+        lambda t: {"y": t["x"] * float(t["x"].sum())},
+        lambda t: {"y": t["x"][t["x"] > 0]},
+        lambda t: {"y": t["x"] + torch.tensor([1.0])},
+        lambda t: {"y": t["x"].nonzero()},
+    ):
+        with pytest.raises(RuntimeError, match="inside of a recording"):
+            StrictRecorder().record(function, {"x": torch.ones(2)})
+
+
+# ---------------------------------------------------------------- rules
+
+PLAIN = {"max_new_tokens": 4}
+REASONS = {
+    "output_attentions": ({}, {**PLAIN, "output_attentions": True, "return_dict_in_generate": True}),
+    "num_beams": ({}, {**PLAIN, "num_beams": 2}),
+    "repetition_penalty": ({}, {**PLAIN, "repetition_penalty": 1.3}),
+    "generation_config": ({}, {"generation_config": GenerationConfig(max_new_tokens=4, pad_token_id=0)}),
+    "max_length": ({}, {"max_length": 200}),
+    "straight_through": ({"straight_through": True}, PLAIN),
+    "pooling='lm'": ({"pooling": "lm"}, PLAIN),
+    "encoding='weighted'": ({"how": "weighted"}, PLAIN),
+    "original_image": ({}, {**PLAIN, "original_image": tiny.picture()}),
+    "the selector 'fixed'": ({"selector": tiny.FixedSelector(tiny.scattered)}, PLAIN),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_where_it_cannot_go_the_plain_path_answers_and_it_says_so_once(reason):
+    changes, options = REASONS[reason]
+    ours = wrapped(**changes)
+    inputs = tiny.inputs(ONE)
+    made = [ours.generate(**inputs, keep=0.4, **options) for _ in range(2)]
+    assert ours.fast_runner is None
+    told = [line for line in ours.notices if "fast path" in line]
+    assert len(told) == 1
+    assert reason in told[0]
+    ours.fast = False
+    wanted = ours.generate(**inputs, keep=0.4, **options)
+    made, wanted = (one if isinstance(one, torch.Tensor) else one.sequences for one in (made[0], wanted))
+    assert torch.equal(made, wanted)
+
+
+def test_models_that_it_does_not_know():
+    assert why_not_model(tiny.stock()) is None
+    assert "Moe" in why_not_model(tiny.stock(moe=True))
+    model = tiny.stock()
+    model.config.vision_config._attn_implementation = "homemade"
+    assert "homemade" in why_not_model(model)
+    model = tiny.stock()
+    model.model.language_model.layers[0].self_attn.q_proj = torch.nn.Sequential(torch.nn.Linear(32, 32))
+    assert "Sequential" in why_not_model(model)
+    model = tiny.stock()
+    model.model.visual.register_forward_hook(lambda *_: None)
+    assert "hooks" in why_not_model(model)
+    model = tiny.stock()
+    model.model.language_model.rotary_emb.rope_type = "yarn"
+    assert "yarn" in why_not_model(model)
+
+
+def test_training_takes_the_plain_path():
+    ours = wrapped().train()
+    ours.generate(**tiny.inputs(ONE), keep=0.4, **PLAIN)
+    assert any("trained" in line for line in ours.notices if "fast" in line)
+
+
+def test_all_tokens_kept_is_the_plain_path_without_a_word():
+    ours = wrapped()
+    inputs = tiny.inputs(ONE)
+    made = ours.generate(**inputs, keep=1.0, **PLAIN)
+    assert torch.equal(made, ours.model.generate(**tiny.stock_inputs(inputs), **PLAIN))
+    assert ours.fast_runner is None
+    assert ours.notices == []
+
+
+def test_it_is_off_by_default_on_a_cpu():
+    assert tiny.wrapped(tiny.stock()).fast is False
+    assert tiny.wrapped(tiny.stock(), fast=True).fast is True
+
+
+def test_scores_that_are_not_finite_go_to_the_plain_path():
+    ours = wrapped()
+    ours.layer.knowing.perspectival.bias.data.fill_(float("nan"))
+    answer = ours.ask(tiny.picture(), "what is this?", keep=0.4, max_new_tokens=3)
+    assert answer.tokens_kept == answer.tokens_total
+    assert any("not finite" in line for line in ours.notices)
+
+
+def test_a_prompt_that_ends_with_an_image():
+    ours = wrapped()
+    inputs = tiny.inputs(ONE)
+    end = int((inputs["input_ids"][0] == ours.model.config.image_token_id).nonzero().max()) + 1
+    cut = {n: v[:, :end] if n not in ("pixel_values", "image_grid_thw") else v for n, v in inputs.items()}
+    ours.generate(**cut, keep=0.4, **PLAIN)
+    assert any("ends with an image" in line for line in ours.notices)
+
+
+def test_picking_follows_the_models_own_settings():
+    model = tiny.stock()
+    model.generation_config.eos_token_id = [3, 4]
+    model.generation_config.pad_token_id = None
+    picking = picking_of(model, {"max_new_tokens": 5, "num_beams": 1, "use_cache": True})
+    assert (picking.most, picking.ends, picking.pad_id, picking.warpers) == (5, (3, 4), 3, None)
+    assert picking_of(model, {"max_new_tokens": 5, "do_sample": True}).warpers is not None
+    assert picking_of(model, {}) == "max_new_tokens is not given"
+    assert ids_of(torch.tensor([1, 2])) == (1, 2)
+    assert ids_of(None) == ()
+
+
+# ---------------------------------------------------------------- buckets and break-even
+
+
+@given(st.integers(0, 100_000))
+def test_buckets_hold_what_they_are_given_and_not_much_more(size):
+    for bucket, steps in ((buckets.budget_bucket, buckets.BUDGETS), (buckets.text_bucket, buckets.TEXTS)):
+        assert bucket(size) >= size
+        assert bucket(bucket(size)) == bucket(size)
+        if size > steps[-1]:
+            assert bucket(size) <= 1.125 * size
+        assert bucket(size) <= bucket(size + 1)
+    assert buckets.capacity_bucket(size) % 8 == 0
+    assert buckets.capacity_bucket(size) >= size
+
+
+def test_common_budgets_and_grids_are_not_padded():
+    for tokens in (64, 96, 128, 200, 256, 400, 512, 768, 1024, 4096, 16384):
+        assert buckets.budget_bucket(tokens) == tokens
+
+
+def test_below_the_break_even_auto_keeps_all_and_says_so():
+    for fast in (False, True):
+        ours = wrapped()
+        ours.fast, ours.break_even = fast, 50
+        answer = ours.ask(tiny.picture(), "what is this?", keep="auto", max_new_tokens=2)
+        assert answer.tokens_kept == answer.tokens_total == 20
+        assert "under 50 visual tokens" in answer.selection[0].reason
+        told = ours.ask(tiny.picture(), "what is this?", keep=0.4, max_new_tokens=2)
+        assert told.tokens_kept == 8
+        ours.break_even = 0
+        assert ours.ask(tiny.picture(), "what is this?", keep="auto", max_new_tokens=2).tokens_kept < 20
+
+
+def test_the_break_even_of_a_row_is_its_own():
+    keeps, small = keep_small_whole(["auto", "auto", 0.5, "auto"], [100, 300, 100, 0], 256)
+    assert keeps == [1.0, "auto", 0.5, "auto"]
+    assert small == [True, False, False, False]
+    assert break_even_tokens(torch.device("cpu")) == 0
+    mixed = wrapped()
+    mixed.break_even = 50
+    inputs = tiny.inputs(ONE, LARGE)
+    inputs.pop("mm_token_type_ids")
+    for images in (mixed.prepare(**inputs, keep="auto").images, mixed.serve_fast(inputs, "auto", PLAIN, None).images):
+        assert images[0][0].tokens_kept == images[0][0].tokens_total
+        assert "under 50" in images[0][0].reason
+        assert images[1][0].tokens_kept < images[1][0].tokens_total
+
+
+def test_mini_answers_alike():
+    ours = ARRCOCQwen.from_pretrained("mini", device="cpu", fast=True)
+    for keep in (64, 0.25):
+        fast = ours.ask(sample_image(), "What colour is the hand?", keep=keep)
+        ours.fast = False
+        slow = ours.ask(sample_image(), "What colour is the hand?", keep=keep)
+        ours.fast = True
+        assert fast.text == slow.text
+        assert np.array_equal(fast.selection[0].kept.numpy(), slow.selection[0].kept.numpy())
