@@ -1,5 +1,6 @@
 """The fast path: equal to the plain path, padded without a trace, bounded, left with a reason where it cannot go."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen, encoding
 from arr_coc.qwen.fast import FastRunner, buckets, seeing, selecting
 from arr_coc.qwen.fast.break_even import break_even_tokens, keep_small_whole
-from arr_coc.qwen.fast.graphs import Recorder, Recordings, Rerunner
+from arr_coc.qwen.fast.graphs import CudaRecorder, Recorder, Recordings, Rerunner
 from arr_coc.qwen.fast.layout import plan, read_prompt
 from arr_coc.qwen.fast.picking import Picking, ids_of
 from arr_coc.qwen.fast.rules import picking_of, why_not_model
@@ -83,6 +84,7 @@ BATCHES = {
     "two images": ([TWO], [9]),
     "auto": ([TWO], ["auto"]),
     "three rows of different sizes": ([ONE, TWO, LATER], [0.4, 7, "auto"]),
+    "three grids out of order": ([ONE, LATER, LARGE, ONE], ["auto"] * 4),
     "one kept whole": ([ONE, LARGE], [1.0, 0.3]),
     "a row without an image": ([WORDS, ONE], [0.5, 0.5]),
     "same grid twice": ([ONE, ONE], [5, 12]),
@@ -425,6 +427,80 @@ def test_what_cannot_be_captured_runs_all_the_same():
     fast = assert_equal_paths(wrapped(), [ONE], [0.4], Broken())
     assert len(fast.recordings.statistics.failed) == 4
     assert all("capturing" in reason for reason in fast.recordings.statistics.failed.values())
+
+
+class FakeCuda:
+    """What CudaRecorder uses of torch.cuda, without a GPU: notes what is called, in order."""
+
+    def __init__(self, monkeypatch, fails=False):
+        self.calls, self.fails, self.reserved = [], fails, iter([1000, 1500])
+        for name in ("Stream", "CUDAGraph", "current_stream", "graph", "stream", "graph_pool_handle"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: next(self.reserved))
+        for name in ("synchronize", "empty_cache"):
+            monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: self.calls.append(name))
+
+    def Stream(self, _):
+        return self
+
+    def wait_stream(self, _):
+        self.calls.append("wait")
+
+    def current_stream(self, _):
+        return self
+
+    def graph_pool_handle(self):
+        self.calls.append("pool")
+        return f"pool {self.calls.count('pool')}"
+
+    def CUDAGraph(self):
+        return self
+
+    def replay(self):
+        self.calls.append("replay")
+
+    @contextmanager
+    def stream(self, _):
+        self.calls.append("side stream")
+        yield
+
+    @contextmanager
+    def graph(self, graph, pool, stream, capture_error_mode):
+        assert stream is self
+        self.calls.append(f"capture in {pool}, {capture_error_mode}")
+        yield
+        if self.fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_a_capture_warms_up_on_a_side_stream_and_shares_one_pool(monkeypatch):
+    fake, runs = FakeCuda(monkeypatch), []
+
+    def function(tensors):
+        runs.append(len(fake.calls))
+        return {"y": tensors["x"] + 1}
+
+    recorder = CudaRecorder(torch.device("cuda"))
+    recording = recorder.record(function, {"x": torch.zeros(4)}, kept_alive="table")
+    order = ["pool", "wait", "side stream", "wait", "synchronize", "empty_cache", "capture in pool 1, thread_local"]
+    assert fake.calls == order
+    assert runs == [3, 3, 7], "twice on the side stream, then while capturing"
+    assert recording.outputs["y"].tolist() == [1, 1, 1, 1], "what is captured writes to the results' own buffer"
+    assert recording.size == 2 * 16 + 500
+    assert recording.kept_alive == "table"
+    assert recording(x=torch.ones(4)) is recording.outputs
+    assert fake.calls[-1] == "replay"
+    assert recording.inputs["x"].tolist() == [1, 1, 1, 1]
+
+
+def test_a_capture_that_fails_leaves_its_pool(monkeypatch):
+    FakeCuda(monkeypatch, fails=True)
+    recorder = CudaRecorder(torch.device("cuda"))
+    kept = Recordings(recorder, 1 << 20)
+    assert kept.get("a", make_of(3))(x=torch.ones(3))["y"].tolist() == [2, 2, 2]
+    assert recorder.pool == "pool 2"
+    assert "capturing" in kept.statistics.failed["a"]
+    assert "a" in kept, "it is not tried again"
 
 
 def test_a_small_cap_costs_time_and_nothing_else():

@@ -96,7 +96,7 @@ def selector(
 
     arr-coc train selector --stage 1 --model Qwen/Qwen3-VL-2B-Instruct --data jsonl:photos.jsonl --target attention
 
-    accelerate launch --num_processes 2 -m arr_coc train selector --stage 1 --out runs/one
+    accelerate launch --multi_gpu --num_processes 2 -m arr_coc train selector --stage 1 --out runs/one   (CPUs too)
     """
     from arr_coc.training.selector import Places, train_selector
     from arr_coc.training.selector_config import read_selector_config

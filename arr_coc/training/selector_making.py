@@ -20,7 +20,7 @@ from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.shapes import build_shape
 from arr_coc.qwen.storage import load_adapter
 from arr_coc.selectors import ARRCOCSelector
-from arr_coc.training.memory import describe, estimate
+from arr_coc.training.memory import MemoryEstimate, describe, estimate
 from arr_coc.training.selector_config import SelectorTrainConfig
 from arr_coc.training.selector_step import AnswerLearner, MapLearner
 from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector, make_strategy
@@ -59,7 +59,7 @@ def make_learner(
     model, processor, base = _load_base(config, device)
     model.requires_grad_(False)
     settings, layer = _make_layer(config, model, base, init_from)
-    say(_memory(config, model, layer))
+    say(describe(expected_memory(config, model, layer)))
     owner = ARRCOCQwen(model, settings, layer, processor, selector="arr_coc")
     if config.stage == 2:
         adapt(model, config.adapt, rank=config.lora_rank)
@@ -137,11 +137,11 @@ def _make_layer(
     return settings, ARRCOCLayer.from_config(settings)
 
 
-def _memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer) -> str:
-    """What the run will need, in words, before it starts."""
+def expected_memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer) -> MemoryEstimate:
+    """What the run will need at its largest batch."""
     drawn = config.data == "scenes"
     width, height, _ = max(config.sizes, key=lambda size: size[0] * size[1])
-    expected = estimate(
+    return estimate(
         model.config,
         how=config.adapt if config.stage == 2 else "none",
         stage=config.stage,
@@ -160,7 +160,6 @@ def _memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer) -> str:
         questions_per_image=config.questions if drawn else 1,
         sight=config.sight,
     )
-    return describe(expected)
 
 
 def rate_groups(optimizer: torch.optim.Optimizer, config: SelectorTrainConfig, step: int, progress: float) -> None:

@@ -66,7 +66,7 @@ def canvases(pooled_C544: Tensor, grids: Sequence[Grid], members: Sequence[int])
 def shrink_patches(
     rows_Px: Tensor, grid: Grid, size: tuple[int, int], mean_3: Tensor, std_3: Tensor, vision_config: Any
 ) -> Tensor:
-    """An image `[1, 3, h, w]` in [0, 1] of `size` px, by area, from its patch rows; one channel at a time in full size."""
+    """An image `[1, 3, h, w]` in [0, 1] of `size` px, by area, from its patch rows; one channel at a time."""
     merge, patch, frames = vision_config.spatial_merge_size, vision_config.patch_size, vision_config.temporal_patch_size
     height, width = grid
     blocks = rows_Px.view(height, width, merge, merge, 3, frames, patch, patch)[:, :, :, :, :, 0]
