@@ -9,7 +9,7 @@ channel is defined on each level itself: position (the top row is 0, the bottom 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ LUMA = (0.299, 0.587, 0.114)
 EPS = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Canvas:
     """What channels are computed from: the image and its squared luma, pooled to the finest level."""
 
@@ -30,28 +30,28 @@ class Canvas:
     luma_B1hw: Tensor
     luma_squared_B1hw: Tensor
 
+    @cached_property
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """Absolute luma gradients along x and y, each in [0, 1]: 1 is a step from black to white."""
+        luma = F.pad(self.luma_B1hw, (1, 1, 1, 1), mode="replicate")
+        smooth_y = (luma[..., :-2, :] + 2 * luma[..., 1:-1, :] + luma[..., 2:, :]) / 4
+        smooth_x = (luma[..., :-2] + 2 * luma[..., 1:-1] + luma[..., 2:]) / 4
+        return (smooth_y[..., 2:] - smooth_y[..., :-2]).abs(), (smooth_x[..., 2:, :] - smooth_x[..., :-2, :]).abs()
+
 
 # ---------------------------------------------------------------- channels on the finest level
 
 
-def _sobel(canvas: Canvas) -> tuple[Tensor, Tensor]:
-    """Absolute luma gradients along x and y, each in [0, 1]: 1 is a step from black to white."""
-    luma = F.pad(canvas.luma_B1hw, (1, 1, 1, 1), mode="replicate")
-    smooth_y = (luma[..., :-2, :] + 2 * luma[..., 1:-1, :] + luma[..., 2:, :]) / 4
-    smooth_x = (luma[..., :-2] + 2 * luma[..., 1:-1] + luma[..., 2:]) / 4
-    return (smooth_y[..., 2:] - smooth_y[..., :-2]).abs(), (smooth_x[..., 2:, :] - smooth_x[..., :-2, :]).abs()
-
-
 def sobel_x(canvas: Canvas) -> Tensor:
-    return _sobel(canvas)[0]
+    return canvas.gradients[0]
 
 
 def sobel_y(canvas: Canvas) -> Tensor:
-    return _sobel(canvas)[1]
+    return canvas.gradients[1]
 
 
 def sobel_magnitude(canvas: Canvas) -> Tensor:
-    across, down = _sobel(canvas)
+    across, down = canvas.gradients
     return (across**2 + down**2).sqrt() / 2**0.5
 
 
@@ -105,15 +105,20 @@ def _kmeans(points_BN3: Tensor) -> Tensor:
         centres = torch.cat([centres, _farthest(points_BN3, centres)], dim=1)
     number_K = torch.arange(CENTRES, device=points_BN3.device)
     for _ in range(KMEANS_STEPS):
-        nearest = (torch.cdist(points_BN3, centres).argmin(-1, keepdim=True) == number_K).to(points_BN3.dtype)
+        nearest = (_squared(points_BN3, centres).argmin(-1, keepdim=True) == number_K).to(points_BN3.dtype)
         count_BK1 = nearest.sum(1).unsqueeze(-1)
         means = nearest.transpose(1, 2) @ points_BN3 / count_BK1.clamp(min=1)
         centres = torch.where(count_BK1 > 0, means, centres)
     return centres
 
 
+def _squared(points_BN3: Tensor, centres_BK3: Tensor) -> Tensor:
+    """Squared distances `[B, N, K]`, exact where they are 0, which products of sums are not."""
+    return (points_BN3.unsqueeze(2) - centres_BK3.unsqueeze(1)).square().sum(-1)
+
+
 def _farthest(points_BN3: Tensor, centres_BK3: Tensor) -> Tensor:
-    index = torch.cdist(points_BN3, centres_BK3).amin(-1).argmax(-1)
+    index = _squared(points_BN3, centres_BK3).amin(-1).argmax(-1)
     return points_BN3.gather(1, index.view(-1, 1, 1).expand(-1, 1, 3))
 
 
@@ -122,7 +127,7 @@ def cluster_ambiguity(canvas: Canvas) -> Tensor:
     rgb = canvas.rgb_B3hw.float()
     cells_BN3 = F.avg_pool2d(rgb, FINE).flatten(2).transpose(1, 2)
     centres = _kmeans(cells_BN3)
-    distances = torch.cdist(rgb.flatten(2).transpose(1, 2), centres).topk(2, dim=-1, largest=False).values
+    distances = _squared(rgb.flatten(2).transpose(1, 2), centres).topk(2, dim=-1, largest=False).values.sqrt()
     # A quarter of a grey level of slack: colours that differ by rounding only are the same colour.
     ratio = (distances[..., 0] - 1e-3).clamp(min=0) / (distances[..., 1] + 1e-3)
     return ratio.view(rgb.shape[0], 1, *rgb.shape[-2:]).to(canvas.rgb_B3hw.dtype)
@@ -219,13 +224,15 @@ def canvas_of(image: Tensor, grid_size: int | tuple[int, int]) -> Canvas:
 def pyramid_of(canvas: Canvas, channels: int = 13) -> TexturePyramid:
     """The registered set of `channels` channels of a pooled image, at three scales. Reads nothing back to the host."""
     names = channel_names(channels)
-    fine = {name: FINE_CHANNELS[name](canvas) for name in names if name in FINE_CHANNELS}
+    pooled = [name for name in names if name in FINE_CHANNELS]
+    fine_BChw = torch.cat([FINE_CHANNELS[name](canvas) for name in pooled], dim=1)
 
     def level(factor: int) -> Tensor:
-        maps = [
-            F.avg_pool2d(fine[name], factor) if name in fine else LEVEL_CHANNELS[name](canvas, factor) for name in names
-        ]
-        return torch.cat(maps, dim=1).clamp(0, 1)
+        # All channels in one pool: on a GPU it is the number of launches that costs.
+        coarse = fine_BChw if factor == 1 else F.avg_pool2d(fine_BChw, factor)
+        maps = dict(zip(pooled, coarse.split(1, dim=1), strict=True))
+        every = [maps[name] if name in maps else LEVEL_CHANNELS[name](canvas, factor) for name in names]
+        return torch.cat(every, dim=1).clamp(0, 1)
 
     return TexturePyramid(level(1), level(FINE // 2), level(FINE), names)
 

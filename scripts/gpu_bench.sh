@@ -13,9 +13,9 @@ unset PYTORCH_CUDA_ALLOC_CONF  # graphs have their own pool, and peaks should be
 mkdir -p "$out"
 
 status=0
-timeout 70 python3 -m arr_coc.evaluation.bench_equality --questions 100 --out "$out/fast-equality.json" || status=$?
-timeout 160 python3 -m arr_coc.evaluation.bench --model shape:qwen3-vl-2b --promised --fit \
+timeout 60 python3 -m arr_coc.evaluation.bench_equality --questions 100 --out "$out/fast-equality.json" || status=$?
+timeout 120 python3 -m arr_coc.evaluation.bench --model shape:qwen3-vl-2b --promised --fit \
     --out "$out/speed-gpu.json" "$@" > "$out/speed-gpu.stdout" || status=$?
-timeout 60 python3 -m arr_coc.evaluation.bench_ask --side 1024 --repeats 5 --soak 1000 --out "$out/speed-gpu-ask.json" \
+timeout 50 python3 -m arr_coc.evaluation.bench_ask --side 1024 --repeats 5 --soak 1000 --out "$out/speed-gpu-ask.json" \
     > "$out/speed-gpu-ask.stdout" || status=$?
 exit $status

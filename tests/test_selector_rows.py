@@ -16,14 +16,14 @@ from training_runs import draw, jsonl_folder, metrics, run, saved, settings, tin
 from arr_coc.config import CELL
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.training import selector_inputs
-from arr_coc.training.examples import Example
+from arr_coc.data.examples import Example
 from arr_coc.training.losses import IGNORE, answer_cross_entropy, answers_right
 from arr_coc.training.selector_config import STRATEGIES, read_selector_config
 from arr_coc.training.selector_data import FileBatches, fits, make_encoder, make_group, whole_cells
 from arr_coc.training.selector_inputs import answered_inputs
 from arr_coc.training.selector_making import make_learner
 from arr_coc.training.selector_step import judge_group
-from arr_coc.training.sources import read_source
+from arr_coc.data.sources import read_source
 from arr_coc.training.strategies import GRADIENT_STRATEGIES
 
 
@@ -308,3 +308,10 @@ def test_stage_1_sees_what_the_model_sees_when_it_is_asked(model, sight, pooling
         assert torch.allclose(judgement.balance.relevance_BHW[row], selection.relevance, atol=1e-3)
         tensions = torch.tensor(list(selection.tensions.values()))
         assert torch.allclose(judgement.balance.tensions_BT[row], tensions, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[1] / "configs").glob("selector-*.json")), ids=lambda path: path.name
+)
+def test_every_committed_config_is_valid(path):
+    assert read_selector_config(path, steps=2).steps == 2

@@ -41,6 +41,8 @@ def speed_ups(rows: Sequence[Row]) -> list[Row]:
         if same_mode and same_mode["peak_above_mb"]:
             entry["memory_above_saved"] = 1 - row["peak_above_mb"] / same_mode["peak_above_mb"]
             entry["memory_saved"] = 1 - row["peak_mb"] / same_mode["peak_mb"]
+        if stock and stock["peak_above_mb"]:
+            entry["memory_above_saved_over_transformers"] = 1 - row["peak_above_mb"] / stock["peak_above_mb"]
         made.append(entry)
     return made
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .examples import Box
+from arr_coc.data.examples import Box
 
 
 def cell_targets(boxes: Sequence[Box], image_size: tuple[int, int], grid: tuple[int, int]) -> Tensor:

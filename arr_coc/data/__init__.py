@@ -1,0 +1,1 @@
+"""Questions about images, drawn or from files: what training learns from and evaluation asks."""
