@@ -19,9 +19,7 @@ REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this
 NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points nowhere
 AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent noise keeps 1/3
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
-RULED_OUT = (
-    0.01  # relevance below this is no: such cells are all alike, and what is left of a budget is spread over them
-)
+RULED_OUT = 0.002  # relevance below this is a no: such cells are alike, and the rest of a budget is spread over them
 SLACK = 1.6  # an automatic budget over what just suffices: things reach over the edges of their cells
 CAUTION = 0.5  # least share of even coverage where the map looks like noise
 
