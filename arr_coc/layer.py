@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from arr_coc.attending import TokenAllocator, kept_indices
+from arr_coc.attending import CAUTION, TokenAllocator, kept_indices
 from arr_coc.balancing import AdaptiveTensionBalancer
 from arr_coc.config import CELL, SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
-from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, Question, TexturePyramid
+from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Balance, Judgement, Question, TexturePyramid
 from arr_coc.sight import Sight, sight_width
-from arr_coc.texture import texture_pyramid
+from arr_coc.texture import lacks_structure, texture_pyramid
 from arr_coc.timing import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class ARRCOCLayer(nn.Module):
             with stopwatch.part("knowing"):
                 scores_BSHW = self.knowing(pyramid, question)
             with stopwatch.part("balancing"):
-                balance = self.balancing(scores_BSHW, self.pool(question))
+                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), lacks_structure(pyramid))
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         return Judgement(maps, balance, mass_B=balance.relevance_BHW.detach().sum((1, 2)))
 
@@ -182,6 +182,13 @@ class ARRCOCLayer(nn.Module):
             strategies=strategies,
             timings_ms=stopwatch.milliseconds(),
         )
+
+
+def cautious(balance: Balance, lost_B: Tensor) -> Balance:
+    """Where an image has no structure, whatever the maps say of it, half of the budget goes on even coverage."""
+    particularize_B, explore_B, diversify_B = balance.tensions_BT.unbind(-1)
+    explore_B = torch.where(lost_B, explore_B.clamp(min=CAUTION), explore_B)
+    return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))
 
 
 def straight_through_gate(scores: Tensor) -> Tensor:

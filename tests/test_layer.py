@@ -149,3 +149,15 @@ def test_scores_stay_in_fp32_under_autocast_and_in_a_cast_model():
 def test_the_layer_is_small():
     assert sum(parameter.numel() for parameter in ARRCOCLayer(256).parameters()) < 500_000
     assert sum(parameter.numel() for parameter in ARRCOCLayer(2048).parameters()) < 1_000_000
+
+
+def test_an_image_without_structure_is_covered_whatever_the_maps_say(layer):
+    noise = torch.rand(1, 3, 512, 512, generator=torch.Generator().manual_seed(0))
+    output = layer(None, torch.randn(1, 4, DIM), noise, keep=0.25)
+    assert output.tensions[0, 1] >= 0.5
+    assert output.kept[0].view(4, 4, 4, 4).sum((1, 3)).min() >= 1
+    scene = torch.full((1, 3, 512, 512), 0.8)
+    scene[..., 100:150, 200:260] = noise[..., 100:150, 200:260]
+    flat = torch.full((1, 3, 512, 512), 0.3)
+    for image in (scene, flat):
+        assert layer(None, torch.randn(1, 4, DIM), image, keep=0.25).tensions[0, 1] < 0.5
