@@ -42,6 +42,28 @@ def mini_table(results: dict[str, Any]) -> str:
     )
 
 
+def selector_table(results: dict[str, Any]) -> str:
+    """What the selector keeps, and what mini still answers: shares of its accuracy with all tokens."""
+
+    def row(label: str, keep: str, found: dict[str, Any]) -> str:
+        shares = (f"{found[name][keep]:.0%}" for name in ("recall", "sparse", "dense", "random_sparse"))
+        return f"| {label} | {' | '.join(shares)} |"
+
+    auto, asked = results["auto"], results["runs"]
+    questions = asked["accuracy"]["questions"]
+    lines = [
+        "| tokens kept | evidence found | accuracy kept: chosen before the ViT | after it | random, before |",
+        "|---|---|---|---|---|",
+        *(row(f"{float(keep):.0%}, 512 px", keep, results) for keep in ("0.06", "0.1", "0.25")),
+        *(row(f"{float(keep):.0%}, 1024 px", keep, results["px1024"]) for keep in ("0.06", "0.1", "0.25")),
+        "",
+        f'`keep="auto"`: {auto["mean_keep"]:.0%} of the tokens on average at {auto["fraction"]:.1%} of the accuracy; '
+        f"a description gets {auto['describe_over_colour']:.1f} times the tokens of a colour.",
+        f"{questions:,} questions at 512 px, {max(1, questions // 4):,} at 1024 px; {asked['auto']['questions']:,} for auto.",
+    ]
+    return "\n".join(lines)
+
+
 def filled(text: str, name: str, table: str) -> str:
     pattern = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end of figures -->)", re.DOTALL)
     assert pattern.search(text), f"README.md has no place for the figures of {name}"
@@ -51,8 +73,9 @@ def filled(text: str, name: str, table: str) -> str:
 def main() -> int:
     readme = ROOT / "README.md"
     before = readme.read_text()
-    results = json.loads((ROOT / "results" / "mini.json").read_text())
-    after = filled(before, "mini", mini_table(results))
+    after = before
+    for name, table in (("mini", mini_table), ("selector", selector_table)):
+        after = filled(after, name, table(json.loads((ROOT / "results" / f"{name}.json").read_text())))
     if "--check" in sys.argv[1:]:
         return int(after != before)
     readme.write_text(after)

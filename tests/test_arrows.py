@@ -20,9 +20,10 @@ ALLOWED = {
     "qwen": CORE | {"selectors"},
     "scenes": set(),
     "models": set(),
+    "data": CORE | {"selectors", "qwen", "scenes"},
     "training": CORE
-    | {"selectors", "qwen", "scenes", "models", "evaluation", "viewing"},  # it watches its own progress
-    "evaluation": CORE | {"selectors", "qwen", "scenes", "models"},
+    | {"selectors", "qwen", "scenes", "models", "data", "evaluation", "viewing"},  # it watches its own progress
+    "evaluation": CORE | {"selectors", "qwen", "scenes", "models", "data"},
     "viewing": CORE | {"selectors", "qwen", "scenes"},
 }
 LEAVES = {"demo", "cli", "serving"}

@@ -4,7 +4,10 @@ Worked examples have at most 8 cells; their selections were computed by hand, as
 """
 
 import math
+import tempfile
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +36,7 @@ from arr_coc.selectors.field import unit
 from arr_coc.selectors.grids import even_cells, grid_cells, near_grid, pool_regions
 from arr_coc.selectors.mmtok import cell_rows, covering_order, word_rows
 from arr_coc.selectors.pooling import pool_weights
+from arr_coc.selectors.rival import RivalScorer, RivalSelector, save_rival
 from arr_coc.timing import Stopwatch
 
 DIM = 16
@@ -42,8 +46,24 @@ CONFIG = ARRCOCConfig(hidden_dim=DIM)
 LAYER = ARRCOCLayer.from_config(CONFIG)
 
 
+@lru_cache
+def untrained_rival() -> str:
+    torch.manual_seed(0)
+    return str(save_rival(Path(tempfile.mkdtemp()), RivalScorer(DIM, 8), {}))
+
+
 def make(name, **options):
+    if name == "rival":
+        options = {"path": untrained_rival(), **options}
     return make_selector(name, CONFIG, LAYER, **options)
+
+
+def wrapped(stock, name):
+    if name != "rival":
+        return tiny.wrapped(stock, selector=name)
+    torch.manual_seed(0)
+    width = stock.config.text_config.hidden_size
+    return tiny.wrapped(stock, selector=RivalSelector(ARRCOCConfig(hidden_dim=width), RivalScorer(width, 8).eval()))
 
 
 def choose(selector, view, *budgets):
@@ -489,7 +509,7 @@ def stock():
 @pytest.mark.parametrize("name", FIELD)
 @torch.no_grad()
 def test_all_kept_is_the_untouched_model_bit_for_bit(stock, name):
-    ours, inputs = tiny.wrapped(stock, selector=name), told(ONE, TWO)
+    ours, inputs = wrapped(stock, name), told(ONE, TWO)
     plain = tiny.stock_inputs(tiny.inputs(ONE, TWO))
     assert torch.equal(ours(**inputs, keep=1.0).logits, stock(**plain).logits)
     assert torch.equal(ours.generate(**inputs, keep=1.0, max_new_tokens=4), stock.generate(**plain, max_new_tokens=4))
@@ -499,7 +519,7 @@ def test_all_kept_is_the_untouched_model_bit_for_bit(stock, name):
 @torch.no_grad()
 def test_a_row_of_a_batch_equals_the_row_alone(stock, name):
     """Different grids, several images, a row that keeps all: the same cells, logits and new tokens as alone."""
-    ours, rows, keeps = tiny.wrapped(stock, selector=name), (ONE, TWO, LATER), [0.4, 7, 1.0]
+    ours, rows, keeps = wrapped(stock, name), (ONE, TWO, LATER), [0.4, 7, 1.0]
     together = ours(**told(*rows), keep=keeps, output_arr_coc_info=True)
     mask = together.arr_coc.attention_mask.bool()
     new = ours.generate(**told(*rows), keep=keeps, max_new_tokens=NEW)[:, -NEW:]
@@ -521,7 +541,7 @@ def test_every_method_runs_in_bfloat16():
     try:
         stock = tiny.stock().to(torch.bfloat16)
         for name in FIELD:
-            output = tiny.wrapped(stock, selector=name)(**told(ONE), keep=6, output_arr_coc_info=True)
+            output = wrapped(stock, name)(**told(ONE), keep=6, output_arr_coc_info=True)
             assert output.arr_coc.images[0][0].strategy == name
             assert output.arr_coc.images[0][0].tokens_kept == 6
             assert output.logits.dtype == torch.bfloat16
@@ -532,7 +552,7 @@ def test_every_method_runs_in_bfloat16():
 
 @pytest.mark.parametrize("name", EXACT)
 def test_several_images_share_one_budget(stock, name):
-    prepared = prepare(tiny.wrapped(stock, selector=name), told(TWO), keep=9)
+    prepared = prepare(wrapped(stock, name), told(TWO), keep=9)
     assert sum(image.tokens_kept for image in prepared.images[0]) == 9
     assert all(image.tokens_kept >= 1 for image in prepared.images[0])
     if name == "oracle":
@@ -542,7 +562,7 @@ def test_several_images_share_one_budget(stock, name):
 @pytest.mark.parametrize("name", ["pooling", "visionzip"])
 @torch.no_grad()
 def test_every_deepstack_level_is_merged_with_the_same_weights(stock, name):
-    ours, inputs = tiny.wrapped(stock, selector=name), tiny.inputs(ONE)
+    ours, inputs = wrapped(stock, name), tiny.inputs(ONE)
     merged = prepare(ours, inputs, keep=8).features["image"]
     dense = encoding.encode_dense(stock, inputs["pixel_values"], inputs["image_grid_thw"], last_input=True)
     received, keys = received_attention(stock, dense, inputs["image_grid_thw"])
@@ -730,7 +750,7 @@ def test_by_name_with_mini():
     first = ARRCOCQwen.from_pretrained("mini", selector="divprune", device="cpu")
     picture = tiny.picture(192, 160)
     assert first.ask(picture, "What colour is it?", keep=0.2, max_new_tokens=3).tokens_kept == 6
-    for name in sorted(set(FIELD) - {"divprune", "oracle"}):
+    for name in sorted(set(FIELD) - {"divprune", "oracle", "rival"}):
         ours = ARRCOCQwen(first.model, first.config, first.layer, first.processor, selector=name).eval()
         answer = ours.ask(picture, "What colour is it?", keep=0.2, max_new_tokens=3)
         assert (answer.tokens_kept, answer.tokens_total) == (6, 30), name

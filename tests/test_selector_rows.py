@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from training_runs import draw, jsonl_folder, metrics, run, saved, settings, tiny_model
 
 from arr_coc.config import CELL
+from arr_coc.data.examples import Example
+from arr_coc.data.sources import read_source
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.training import selector_inputs
-from arr_coc.data.examples import Example
 from arr_coc.training.losses import IGNORE, answer_cross_entropy, answers_right
 from arr_coc.training.selector_config import STRATEGIES, read_selector_config
 from arr_coc.training.selector_data import FileBatches, fits, make_encoder, make_group, whole_cells
 from arr_coc.training.selector_inputs import answered_inputs
 from arr_coc.training.selector_making import make_learner
 from arr_coc.training.selector_step import judge_group
-from arr_coc.data.sources import read_source
 from arr_coc.training.strategies import GRADIENT_STRATEGIES
 
 

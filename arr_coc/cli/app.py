@@ -7,6 +7,7 @@ import typer
 from arr_coc import __version__
 from arr_coc.cli.ask import ask
 from arr_coc.cli.bench import bench
+from arr_coc.cli.eval import evaluate
 from arr_coc.cli.scenes import scenes
 from arr_coc.cli.textures import textures
 from arr_coc.cli.train import train
@@ -14,6 +15,7 @@ from arr_coc.cli.train import train
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command()(ask)
 app.command()(bench)
+app.command("eval")(evaluate)
 app.command()(textures)
 app.add_typer(scenes, name="scenes")
 app.add_typer(train, name="train")

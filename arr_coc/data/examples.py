@@ -1,4 +1,4 @@
-"""What a selector learns from: one image with one question, and datasets that give such examples by index.
+"""One image with one question, to learn from or to be asked, and datasets that give such examples by index.
 
 A dataset of examples has `len`, gives an Example by index (the image is drawn or decoded only then), and lists
 in `broken` what it had to leave out. Files that fail to decode only later raise BrokenExample from
@@ -37,6 +37,8 @@ class Example:
     """Group for reports."""
     hard: bool = False
     """Hard variants get double weight in stage 3."""
+    answers: tuple[str, ...] = ()
+    """All answers that people gave, where there are several; `answer` stands for them."""
 
 
 class BrokenExample(ValueError):

@@ -3,6 +3,8 @@
     scenes                                             drawn on the fly
     coco:ANNOTATIONS.json:IMAGES_FOLDER                instances: "Where is the dog?", with boxes
     vqa:QUESTIONS.json:ANNOTATIONS.json:IMAGES_FOLDER  VQAv2: questions with answers, boxes not known
+    docvqa:QUESTIONS.json:IMAGES_FOLDER                DocVQA: questions about pages, with answer boxes where given
+    chartqa:QUESTIONS.json:IMAGES_FOLDER               ChartQA: questions about charts, boxes not known
     jsonl:FILE.jsonl                                   one object per line, images beside the file
 
 Files are checked when they are read, images by their headers, so `len` is known. Broken rows are counted, listed in
@@ -13,8 +15,10 @@ it is asked for: `readable_example` goes on to the next one.
 from pathlib import Path
 
 from .examples import Examples, SceneExamples
+from .sources_charts import read_chartqa
 from .sources_coco import read_coco
 from .sources_detections import MIN_SCORE, attach_boxes
+from .sources_documents import read_docvqa
 from .sources_images import FileExamples
 from .sources_jsonl import read_jsonl
 from .sources_rows import MAX_BROKEN
@@ -24,6 +28,8 @@ FORMS = {
     "scenes": "scenes",
     "coco": "coco:ANNOTATIONS.json:IMAGES_FOLDER",
     "vqa": "vqa:QUESTIONS.json:ANNOTATIONS.json:IMAGES_FOLDER",
+    "docvqa": "docvqa:QUESTIONS.json:IMAGES_FOLDER",
+    "chartqa": "chartqa:QUESTIONS.json:IMAGES_FOLDER",
     "jsonl": "jsonl:FILE.jsonl",
 }
 
@@ -45,7 +51,7 @@ def read_source(
     """The examples that `spec` names.
 
     Args:
-        spec: one of the four forms above. Paths with a colon do not fit in it: call the reader itself.
+        spec: one of the forms above. Paths with a colon do not fit in it: call the reader itself.
         max_broken: for files. An int is a number of broken rows, a float the fraction of the rows of a table.
         detections: for files. A detector's COCO-results-style output, whose boxes are attached.
         min_score, replace_boxes, categories: as in `attach_boxes`.
@@ -78,4 +84,8 @@ def _read_files(kind: str, paths: list[Path], max_broken: int | float) -> FileEx
         return read_coco(paths[0], paths[1], max_broken)
     if kind == "vqa":
         return read_vqa(paths[0], paths[1], paths[2], max_broken)
+    if kind == "docvqa":
+        return read_docvqa(paths[0], paths[1], max_broken)
+    if kind == "chartqa":
+        return read_chartqa(paths[0], paths[1], max_broken)
     return read_jsonl(paths[0], max_broken)

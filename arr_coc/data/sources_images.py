@@ -41,6 +41,8 @@ class FileRow:
     hard: bool = False
     image_id: Id | None = None
     """The number or name under which annotation files know the image, where they do."""
+    answers: tuple[str, ...] = ()
+    """All answers that people gave, where the file has several."""
 
 
 @dataclass(eq=False, repr=False)
@@ -58,7 +60,7 @@ class FileExamples(Dataset[Example]):
     def __post_init__(self) -> None:
         if not self.rows:
             first = f"; first broken row: {self.broken[0]}" if self.broken else ""
-            raise ValueError(f"no example is left to learn from{first}")
+            raise ValueError(f"no example is left{first}")
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -74,7 +76,7 @@ class FileExamples(Dataset[Example]):
         height, width = pixels.shape[:2]
         if (width, height) != row.image.size:
             raise BrokenExample(f"{row.name}: {width}x{height} decoded, its header said {sides(row.image.size)}")
-        return Example(row.name, pixels, row.question, row.answer, row.boxes, row.family, row.hard)
+        return Example(row.name, pixels, row.question, row.answer, row.boxes, row.family, row.hard, row.answers)
 
 
 class ImageFolder:

@@ -13,8 +13,8 @@ from .sources_rows import MAX_BROKEN, BadRow, BrokenRows, Id, as_id, as_object, 
 # COCO_val2014_000000000042.jpg, or 000000000042.jpg. Names that start with a dot are leftovers of file managers.
 _NUMBERED = re.compile(r"(?P<prefix>(?:[^.].*)?)(?<!\d)(?P<number>\d{12})\.(?:jpe?g|png)", re.IGNORECASE)
 
-Answer = tuple[Id, Id, str, str]
-"""Question id, image id, answer, family."""
+Answer = tuple[Id, Id, str, str, tuple[str, ...]]
+"""Question id, image id, answer, family, all answers that people gave."""
 
 
 def image_number(name: str) -> int | None:
@@ -75,20 +75,29 @@ def _answer_parser(asked_ids: set[Any]) -> Callable[[object], Answer]:
         seen.add(question_id)
         if question_id not in asked_ids:
             raise BadRow(f"no question with id {question_id!r}")
-        return question_id, as_id(note, "image_id"), _chosen(note), as_text(note, "answer_type", "")
+        given = _given(note)
+        return question_id, as_id(note, "image_id"), _chosen(note, given), as_text(note, "answer_type", ""), given
 
     return parse
 
 
-def _chosen(note: dict[str, Any]) -> str:
+def _given(note: dict[str, Any]) -> tuple[str, ...]:
+    """What people answered, one each; nothing where the file does not say."""
+    given = note.get("answers")
+    if given is None:
+        return ()
+    if not isinstance(given, list):
+        raise BadRow(f"answers is a {type(given).__name__}, not a list")
+    return tuple(as_text(as_object(one), "answer") for one in given)
+
+
+def _chosen(note: dict[str, Any], given: tuple[str, ...]) -> str:
     """The answer that stands for all that people gave."""
     if note.get("multiple_choice_answer") is not None:
         return as_text(note, "multiple_choice_answer")
-    given = note.get("answers")
-    if not isinstance(given, list) or not given:
+    if not given:
         raise BadRow("no multiple_choice_answer and no answers")
-    texts = [as_text(as_object(one), "answer") for one in given]
-    return Counter(texts).most_common(1)[0][0]
+    return Counter(given).most_common(1)[0][0]
 
 
 def _question_parser(folder: NumberedFolder, answers: dict[Id, Answer]) -> Callable[[object], FileRow]:
@@ -106,12 +115,12 @@ def _question_parser(folder: NumberedFolder, answers: dict[Id, Answer]) -> Calla
             raise BadRow(f"image_id {number!r} is not a number of at most 12 digits")
         if question_id not in answers:
             raise BadRow(f"question {question_id!r} has no usable annotation")
-        _, answered_image, answer, family = answers[question_id]
+        _, answered_image, answer, family, given = answers[question_id]
         if answered_image != number:
             raise BadRow(f"question {question_id!r} is about image {number}, its answer about {answered_image!r}")
         image = folder.image(number)
         name = f"{folder.files.folder.name}/{image.name}: question {question_id}"
-        return FileRow(name, image, question, answer, family=family, image_id=number)
+        return FileRow(name, image, question, answer, family=family, image_id=number, answers=given)
 
     return parse
 

@@ -12,6 +12,7 @@ from arr_coc.selectors.learned import ARRCOCSelector
 from arr_coc.selectors.mmtok import MMTokSelector
 from arr_coc.selectors.oracle import OracleSelector
 from arr_coc.selectors.pooling import PoolingSelector
+from arr_coc.selectors.rival import RivalSelector
 from arr_coc.selectors.training_free import TrainingFreeSelector
 from arr_coc.selectors.visionzip import VisionZipSelector
 
@@ -29,6 +30,7 @@ __all__ = [
     "Pick",
     "PoolingSelector",
     "RandomSelector",
+    "RivalSelector",
     "Selector",
     "Taken",
     "TrainingFreeSelector",

@@ -26,7 +26,7 @@ class SelectorTrainConfig:
     model: str = "mini"
     """"mini", a folder, an identifier, or "shape:qwen3-vl-2b" for random weights at a real shape."""
     data: str = "scenes"
-    """What to learn from, see `training/sources.py`: "scenes", "coco:...", "vqa:...", "jsonl:..."."""
+    """What to learn from, see `data/sources.py`: "scenes", "coco:...", "vqa:...", "jsonl:..."."""
     pseudo_boxes: str = ""
     """A detector's output file (COCO results) that gives boxes to data without."""
     max_broken: float = 0.01

@@ -18,11 +18,11 @@ from torch.utils.data import DataLoader, Dataset
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from arr_coc.config import CELL
+from arr_coc.data.examples import Example, Examples, readable_example, scene_examples
 from arr_coc.qwen.images import MOST_ASPECT
 from arr_coc.qwen.turns import Turns
 from arr_coc.scenes import make_scene
 from arr_coc.training.box_targets import cell_targets
-from arr_coc.data.examples import Example, Examples, readable_example, scene_examples
 from arr_coc.training.selector_config import SelectorTrainConfig
 from arr_coc.training.voids import draw_void
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from torch.utils.data import Dataset
 
-from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.data.examples import Example, Examples
+from arr_coc.data.sources import read_source
+from arr_coc.data.sources_images import FileExamples
+from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.training.selector_config import SelectorTrainConfig
 from arr_coc.training.selector_data import (
     FileBatches,
@@ -18,8 +20,6 @@ from arr_coc.training.selector_data import (
     make_encoder,
     pixel_limits,
 )
-from arr_coc.data.sources import read_source
-from arr_coc.data.sources_images import FileExamples
 
 HELD_SHARE, HELD_MOST = 0.1, 300  # of a dataset's examples, held back to watch the training with
 LIST = "left-out.txt"

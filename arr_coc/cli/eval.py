@@ -1,0 +1,85 @@
+"""arr-coc eval: methods of the field on the same questions and the same number of tokens."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from arr_coc.cli.ask import parse_keep
+
+FIELD_OUT, EQUAL_OUT = Path("results/field.json"), Path("results/equal-tokens.json")
+
+
+def evaluate(
+    model: Annotated[str, typer.Option(help="mini, a folder with a Qwen3-VL, or a hub id.")] = "mini",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="scenes, coco:BOXES.json:IMAGES, vqa:QUESTIONS.json:ANSWERS.json:IMAGES, docvqa:FILE.json:IMAGES, "
+            "chartqa:FILE.json:IMAGES or jsonl:FILE; may be repeated."
+        ),
+    ] = None,
+    selector: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME or NAME:KEY=VALUE,...; plain is the model itself; may be repeated. All if left out."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="Fraction KEPT (0.25) or number of tokens (64); may be repeated. By the size if left out."),
+    ] = None,
+    encoding: Annotated[
+        list[str] | None, typer.Option(help="sparse, dense; may be repeated. Both if left out.")
+    ] = None,
+    side: Annotated[list[int] | None, typer.Option(min=96, help="px of square scenes; may be repeated.")] = None,
+    questions: Annotated[int, typer.Option(min=1, help="Questions per dataset and size.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
+    metric: Annotated[
+        str | None, typer.Option(help="Of files: exact, anls, relaxed, vqa; what their kind is scored by if left out.")
+    ] = None,
+    equal_tokens: Annotated[
+        bool, typer.Option("--equal-tokens", help="256 tokens spent two ways: all of 512 px, or chosen from 1024 px.")
+    ] = False,
+    engine: Annotated[str, typer.Option(help="auto, or plain: every method through ARRCOCQwen's own path.")] = "auto",
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; the GPU where there is one.")] = None,
+    dtype: Annotated[
+        str, typer.Option(help="float32 (the fast engine), or auto, bfloat16, float16 for large models.")
+    ] = "float32",
+    out: Annotated[
+        Path | None, typer.Option(help="Report; samples lie beside it. results/field.json if left out.")
+    ] = None,
+) -> None:
+    """Compare methods: accuracy, evidence, tokens, time. A run that was killed goes on with the same command.
+
+    arr-coc eval --questions 500
+
+    arr-coc eval --selector arr_coc --selector divprune --keep 0.25 --encoding dense --questions 100
+
+    arr-coc eval --equal-tokens --questions 1000
+    """
+    from arr_coc.evaluation.field import FieldOptions, evaluate_field
+    from arr_coc.evaluation.field_equal import equal_tokens as equal
+
+    given: dict[str, Any] = {
+        "datasets": tuple(data or ()),
+        "selectors": tuple(selector or ()),
+        "keeps": tuple(parse_keep(one) for one in keep or ()),
+        "encodings": tuple(encoding or ()),
+        "sides": tuple(side or ()),
+    }
+    options = FieldOptions(
+        model=model,
+        questions=questions,
+        seed=seed,
+        metric=metric,
+        engine=engine,
+        device=device,
+        dtype=dtype,
+        out=out or (EQUAL_OUT if equal_tokens else FIELD_OUT),
+        **{name: value for name, value in given.items() if value},
+    )
+    refused = [name for name in ("datasets", "selectors", "keeps", "encodings", "sides") if given[name]]
+    if equal_tokens and refused:
+        raise ValueError(f"--equal-tokens settles the {', '.join(refused)}: leave them out")
+    report = (equal if equal_tokens else evaluate_field)(options, lambda line: typer.echo(line, err=True))
+    typer.echo(json.dumps(report))

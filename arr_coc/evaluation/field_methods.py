@@ -1,0 +1,106 @@
+"""Which methods are compared: a selector with its settings, an encoding, and a budget.
+
+divprune                 by name
+random:seed=2            with settings, as `make_selector` takes them
+rival:path=runs/rival,diversity=0.5
+plain                    the unmodified model with every token: no choice, keep 1.0
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arr_coc.config import Keep, check_keep
+from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.selectors import Selector, make_selector
+
+PLAIN, REFERENCE = "plain", "arr_coc"
+TRAINED = frozenset({REFERENCE, "rival"})  # all others are training-free
+ENCODINGS = ("sparse", "dense")
+FIELD = (
+    *(REFERENCE, "training_free", "random:seed=0", "random:seed=1", "random:seed=2", "even_grid", "pooling"),
+    *("downsampling", "fastv", "visionzip", "divprune", "cdpruner", "mmtok", "oracle"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One row of the table."""
+
+    selector: str  # as it was asked for, settings included
+    encoding: str
+    keep: Keep  # a fraction KEPT, or a number of tokens
+
+    @property
+    def key(self) -> str:
+        """Names the row in the file of samples."""
+        return f"{self.selector} {self.encoding} {self.keep}"
+
+    @property
+    def name(self) -> str:
+        return self.selector.partition(":")[0]
+
+    @property
+    def trained(self) -> bool:
+        """Whether anything of the choice was learned from boxes."""
+        return self.name in TRAINED
+
+
+def settings_of(spec: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings of a selector as it is written: numbers become numbers."""
+    name, _, rest = spec.partition(":")
+    settings: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key or not value:
+            raise ValueError(f"selector {spec!r}: write settings as NAME:KEY=VALUE,KEY=VALUE")
+        settings[key] = _value(value)
+    return name, settings
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def build(owner: ARRCOCQwen, specs: Iterable[str]) -> dict[str, Selector]:
+    """The selectors by the texts that ask for them, on the model's device; "plain" needs none."""
+    made: dict[str, Selector] = {}
+    for spec in specs:
+        name, settings = settings_of(spec)
+        if name == PLAIN:
+            continue
+        if name == REFERENCE and not owner.config.trained:
+            raise ValueError("selector 'arr_coc' is not trained on this model: give a folder with a trained adapter")
+        made[spec] = make_selector(name, owner.config, owner.layer, **settings).to(owner.device).eval()
+    return made
+
+
+def plan(selectors: dict[str, Selector], keeps: Sequence[Keep], encodings: Sequence[str], plain: bool) -> list[Method]:
+    """Every selector with every encoding that it can work with and every budget; the plain model once.
+
+    Sparse methods come first: while they run, nothing of the dense ones is held in memory.
+    """
+    for encoding in encodings:
+        if encoding not in ENCODINGS:
+            raise ValueError(f"encoding {encoding!r}: expected {' or '.join(ENCODINGS)}")
+    for keep in keeps:
+        check_keep(keep)
+        if isinstance(keep, str) or keep == 1.0:
+            raise ValueError(f"keep {keep!r}: give fractions KEPT below 1 or numbers of tokens, equal for all methods")
+    methods = [
+        Method(spec, encoding, keep)
+        for encoding in ENCODINGS
+        if encoding in encodings
+        for spec, selector in selectors.items()
+        if encoding == "dense" or not (selector.reads_tokens or selector.resizes)
+        for keep in keeps
+    ]
+    for spec in selectors:
+        if not any(method.selector == spec for method in methods):
+            raise ValueError(f"selector {spec!r} works after the ViT: add --encoding dense")
+    return methods + ([Method(PLAIN, "dense", 1.0)] if plain else [])
