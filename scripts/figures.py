@@ -58,7 +58,7 @@ def selector_table(results: dict[str, Any]) -> str:
         *(row(f"{float(keep):.0%}, 1024 px", keep, results["px1024"]) for keep in ("0.06", "0.1", "0.25")),
         "",
         f'`keep="auto"`: {auto["mean_keep"]:.0%} of the tokens on average at {auto["fraction"]:.1%} of the accuracy; '
-        f"a description gets {auto['describe_over_colour']:.1f} times the tokens of a colour.",
+        f"a description gets {auto['describe_over_colour']['mean']:.1f} times the tokens of a colour.",
         f"{questions:,} questions at 512 px, {max(1, questions // 4):,} at 1024 px; {asked['auto']['questions']:,} for auto.",
     ]
     return "\n".join(lines)
