@@ -59,7 +59,7 @@ def selector_table(results: dict[str, Any]) -> str:
         "",
         f'`keep="auto"`: {auto["mean_keep"]:.0%} of the tokens on average at {auto["fraction"]:.1%} of the accuracy; '
         f"a description gets {auto['describe_over_colour']['mean']:.1f} times the tokens of a colour.",
-        f"{questions:,} questions at 512 px, {max(1, questions // 4):,} at 1024 px; {asked['auto']['questions']:,} for auto.",
+        f"{questions:,} questions at 512 px, {questions // 4:,} at 1024 px; {asked['auto']['questions']:,} for auto.",
     ]
     return "\n".join(lines)
 
