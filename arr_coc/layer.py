@@ -187,7 +187,8 @@ class ARRCOCLayer(nn.Module):
 def cautious(balance: Balance, lost_B: Tensor) -> Balance:
     """Where an image has no structure, whatever the maps say of it, half of the budget goes on even coverage."""
     particularize_B, explore_B, diversify_B = balance.tensions_BT.unbind(-1)
-    explore_B = torch.where(lost_B, explore_B.clamp(min=CAUTION), explore_B)
+    # What is added has no gradient, so that the tension learns from these images as from any other.
+    explore_B = explore_B + lost_B * (CAUTION - explore_B).clamp(min=0).detach()
     return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))
 
 

@@ -9,6 +9,7 @@ from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Question
 from arr_coc.selectors import SELECTORS, View, make_selector
+from arr_coc.selectors.rival import RivalScorer, save_rival
 from arr_coc.selectors.training_free import word_match
 from arr_coc.timing import Stopwatch
 
@@ -43,10 +44,13 @@ def row_of(whole: View, row: int) -> View:
 
 # Downsampling keeps about k cells, not exactly k (tests/test_field_selectors.py).
 @pytest.fixture(params=sorted(set(SELECTORS) - {"downsampling"}))
-def selector(request):
+def selector(request, tmp_path):
     torch.manual_seed(0)
     config = ARRCOCConfig(hidden_dim=DIM)
-    return make_selector(request.param, config, ARRCOCLayer.from_config(config)).eval()
+    settings = {}
+    if request.param == "rival":  # has no weights of its own until it is trained
+        settings["path"] = str(save_rival(tmp_path, RivalScorer(DIM, 8), {}))
+    return make_selector(request.param, config, ARRCOCLayer.from_config(config), **settings).eval()
 
 
 @torch.no_grad()
