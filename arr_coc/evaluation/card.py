@@ -21,7 +21,8 @@ A Qwen3-VL of {parameters:.1f} M parameters (`Qwen3VLForConditionalGeneration`: 
 {levels} DeepStack levels, {text} text layers, hidden size {hidden}, M-RoPE, patch 16, merge 2) with a
 tokenizer of {vocabulary} entries. It ships inside `arr_coc`, so that every command, test and benchmark runs
 on real answers without a network. The same weights serve dense images and images of which only chosen cells
-are encoded.
+are encoded. Beside them lies a trained ARR-COC selector (`arr_coc.safetensors`, `arr_coc_config.json`), which
+chooses those cells before the vision encoder runs.
 
 ## What it knows
 Drawn scenes of the package's own world (`arr_coc.scenes`): {things} things in {colours} colours, signs,
