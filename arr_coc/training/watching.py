@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.config import tokens_to_keep
+from arr_coc.evaluation.selection import SPREAD
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Judgement
 from arr_coc.training.selector_data import Group
@@ -23,7 +23,6 @@ SHOWN = 6
 SHOWN_KEEP = 0.1  # fraction KEPT in the pictures
 TILE = 240  # px of the longer side of a picture's tiles
 CAPTION = 32  # letters of a question that fit over a tile
-WIDESPREAD = ("describe", "count", "exists")  # families of scenes whose evidence may be anywhere
 
 
 class Watcher:
@@ -50,7 +49,7 @@ class Watcher:
         for group in self.held:
             group = group.to(device)
             judgement = judge_group(self.owner, group)
-            local_R = group.known_R & torch.tensor([e.family not in WIDESPREAD for e in group.examples], device=device)
+            local_R = group.known_R & torch.tensor([e.family not in SPREAD for e in group.examples], device=device)
             local_R &= group.targets_RHW.sum((1, 2)) > 0
             for keep in KEEPS:
                 sums[keep] += float(recalls(self.choose(judgement, keep), group.targets_RHW)[local_R].sum())
@@ -66,9 +65,7 @@ class Watcher:
         """Kept cells `[R, H, W]`, as the layer's allocator chooses them."""
         balance, attending = judgement.balance, self.owner.layer.attending
         relevance_RHW = balance.relevance_BHW
-        k = tokens_to_keep(keep, relevance_RHW[0].numel())
-        fixed_R = torch.full((relevance_RHW.shape[0],), k or 0, device=relevance_RHW.device)
-        k_R = fixed_R if k else attending.automatic(relevance_RHW, balance.tensions_BT[:, 0])
+        k_R = attending.budgets(relevance_RHW, balance.tensions_BT[:, 0], [keep] * relevance_RHW.shape[0])
         kept: Tensor = attending(relevance_RHW, balance.tensions_BT, k_R).keep_BHW
         return kept
 
