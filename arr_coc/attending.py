@@ -6,14 +6,12 @@ Contract: exactly K = min(K, N) cells per image, strictly increasing flat indice
 ties by index.
 """
 
-from functools import lru_cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.config import Keep, tokens_to_keep
-from arr_coc.records import EVEN_GRID, HALF_EVEN, NOT_FINITE, RELEVANCE, WHOLE_BUDGET, Allocation
+from arr_coc.records import EVEN_GRID, HALF_EVEN, NOT_FINITE, RELEVANCE, WHOLE_BUDGET, Allocation, constant_table
 
 REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this many cells or more
 NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points nowhere
@@ -27,7 +25,7 @@ CAUTION = 0.5  # least share of even coverage where the map looks like noise
 # ---------------------------------------------------------------- coverage and suppression
 
 
-@lru_cache(maxsize=64)
+@constant_table
 def even_rank(height: int, width: int, device: torch.device) -> Tensor:
     """Rank of each cell in an order whose first K cells cover the grid evenly, for every K: `[H, W]`, 0 first.
 

@@ -9,14 +9,12 @@ B batch, C channels, H W grid of cells, L question tokens, D language-model widt
 Every scorer is called as `scorer(pyramid, question)` and gives `[B, H, W]` in [0, 1].
 """
 
-from functools import lru_cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.config import FINE, POOLINGS, SCORERS, channel_names
-from arr_coc.records import Question, TexturePyramid
+from arr_coc.records import Question, TexturePyramid, constant_table
 
 SHARED = 96  # E
 HEADS = 4
@@ -160,7 +158,7 @@ class Deliberation(nn.Module):
         map_BEHW = near(cells_BNE).transpose(1, 2).unflatten(2, grid)
         cells_BNE = cells_BNE + self.near(map_BEHW).flatten(2).transpose(1, 2)
         here = far(cells_BNE)
-        placed = here + self.place(place_waves(*grid, device=cells_BNE.device))
+        placed = here + self.place(place_waves(*grid, cells_BNE.device))
         cells_BNE = cells_BNE + self.far(placed, placed, here)
         return cells_BNE + self.think(think(cells_BNE))
 
@@ -177,12 +175,16 @@ class Attention(nn.Module):
             project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
             for project, x in ((self.query, query_BNE), (self.key, key_BME), (self.value, value_BME))
         )
-        heard = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        out: Tensor = self.out(heard.transpose(1, 2).flatten(2))
+        # Between thousands of cells, fp32 takes five times as long on a GPU. What goes in is normalised, so that half
+        # precision can hold it; what is heard is added to a stream in fp32.
+        kind = torch.float16 if query.is_cuda else query.dtype
+        mask = None if bias is None else bias.to(kind)
+        heard = F.scaled_dot_product_attention(query.to(kind), key.to(kind), value.to(kind), attn_mask=mask)
+        out: Tensor = self.out(heard.to(query_BNE.dtype).transpose(1, 2).flatten(2))
         return out
 
 
-@lru_cache(maxsize=64)
+@constant_table
 def place_waves(height: int, width: int, device: torch.device) -> Tensor:
     """Where each cell is, `[N, 4 WAVES]`: waves of 2 to 64 cells along y and x; steps mean the same anywhere."""
     rates = 2 * torch.pi / 2 ** torch.linspace(1, 6, WAVES, device=device)

@@ -18,7 +18,7 @@ from arr_coc.knowing import Knowing, QuestionPooler
 from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Balance, Judgement, Question, TexturePyramid
 from arr_coc.sight import Sight, sight_width
 from arr_coc.texture import lacks_structure, texture_pyramid
-from arr_coc.timing import Stopwatch
+from arr_coc.timing import Stopwatch, timed
 
 logger = logging.getLogger(__name__)
 
@@ -108,12 +108,12 @@ class ARRCOCLayer(nn.Module):
             with stopwatch.part("sight"):
                 return replace(pyramid, seen_BGHW=self.sight(pyramid, glance_BXHW))
 
-    def weigh(self, pyramid: TexturePyramid, question: Question, stopwatch: Stopwatch) -> Judgement:
+    def weigh(self, pyramid: TexturePyramid, question: Question, stopwatch: Stopwatch | None = None) -> Judgement:
         """Knowing and balancing: one row of the pyramid per row of the question."""
         with torch.autocast(pyramid.cell_BCHW.device.type, enabled=False):
-            with stopwatch.part("knowing"):
+            with timed(stopwatch, "knowing"):
                 scores_BSHW = self.knowing(pyramid, question)
-            with stopwatch.part("balancing"):
+            with timed(stopwatch, "balancing"):
                 balance = cautious(self.balancing(scores_BSHW, self.pool(question)), lacks_structure(pyramid))
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         return Judgement(maps, balance, mass_B=balance.relevance_BHW.detach().sum((1, 2)))

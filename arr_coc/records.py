@@ -4,13 +4,36 @@ B batch of images with one grid, C channels, H W grid of cells, N = H * W, L que
 S scorers, T tensions, G channels of sight.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.config import FINE
+
+MOST_TABLES = 64  # of a kind
+
+
+def constant_table(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A table that depends on sizes and a device alone: made once, and kept for a while.
+
+    Kept in a plain dictionary, which torch.compile can look into: a table that is there is an input to it.
+    """
+    kept: dict[tuple[object, ...], Tensor] = {}
+
+    @wraps(make)
+    def table(height: int, width: int, device: torch.device, *more: object) -> Tensor:
+        key = (height, width, device.type, device.index, *more)
+        if key not in kept:
+            if len(kept) >= MOST_TABLES:
+                kept.pop(next(iter(kept)))
+            kept[key] = make(height, width, device, *more)
+        return kept[key]
+
+    return table
 
 
 @dataclass(frozen=True, slots=True)

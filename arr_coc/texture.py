@@ -9,14 +9,13 @@ channel is defined on each level itself: position (the top row is 0, the bottom 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.config import FINE, channel_names
-from arr_coc.records import TexturePyramid
+from arr_coc.records import TexturePyramid, constant_table
 
 LUMA = (0.299, 0.587, 0.114)
 EPS = 1e-6
@@ -24,21 +23,26 @@ LEAST_DETAIL = 0.05  # mean detail under which an image is flat, not noisy
 EVEN_DETAIL = 0.65  # relative spread of detail under which an image has no structure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Canvas:
-    """What channels are computed from: the image and its squared luma, pooled to the finest level."""
+    """What channels are computed from: the image and its squared luma, pooled to the finest level, and gradients."""
 
     rgb_B3hw: Tensor
     luma_B1hw: Tensor
     luma_squared_B1hw: Tensor
+    gradients: tuple[Tensor, Tensor]
 
-    @cached_property
-    def gradients(self) -> tuple[Tensor, Tensor]:
-        """Absolute luma gradients along x and y, each in [0, 1]: 1 is a step from black to white."""
-        luma = F.pad(self.luma_B1hw, (1, 1, 1, 1), mode="replicate")
-        smooth_y = (luma[..., :-2, :] + 2 * luma[..., 1:-1, :] + luma[..., 2:, :]) / 4
-        smooth_x = (luma[..., :-2] + 2 * luma[..., 1:-1] + luma[..., 2:]) / 4
-        return (smooth_y[..., 2:] - smooth_y[..., :-2]).abs(), (smooth_x[..., 2:, :] - smooth_x[..., :-2, :]).abs()
+    @classmethod
+    def of(cls, rgb_B3hw: Tensor, luma_B1hw: Tensor, luma_squared_B1hw: Tensor) -> "Canvas":
+        return cls(rgb_B3hw, luma_B1hw, luma_squared_B1hw, luma_gradients(luma_B1hw))
+
+
+def luma_gradients(luma_B1hw: Tensor) -> tuple[Tensor, Tensor]:
+    """Absolute luma gradients along x and y, each in [0, 1]: 1 is a step from black to white."""
+    luma = F.pad(luma_B1hw, (1, 1, 1, 1), mode="replicate")
+    smooth_y = (luma[..., :-2, :] + 2 * luma[..., 1:-1, :] + luma[..., 2:, :]) / 4
+    smooth_x = (luma[..., :-2] + 2 * luma[..., 1:-1] + luma[..., 2:]) / 4
+    return (smooth_y[..., 2:] - smooth_y[..., :-2]).abs(), (smooth_x[..., 2:, :] - smooth_x[..., :-2, :]).abs()
 
 
 # ---------------------------------------------------------------- channels on the finest level
@@ -129,16 +133,20 @@ def cluster_ambiguity(canvas: Canvas) -> Tensor:
     rgb = canvas.rgb_B3hw.float()
     cells_BN3 = F.avg_pool2d(rgb, FINE).flatten(2).transpose(1, 2)
     centres = _kmeans(cells_BN3)
-    distances = _squared(rgb.flatten(2).transpose(1, 2), centres).topk(2, dim=-1, largest=False).values.sqrt()
+    distances_BNK = _squared(rgb.flatten(2).transpose(1, 2), centres)
+    # Not topk, which takes a block of a GPU for each place.
+    nearest_BN1 = distances_BNK.argmin(-1, keepdim=True)
+    first_BN = distances_BNK.amin(-1).sqrt()
+    second_BN = distances_BNK.scatter(-1, nearest_BN1, torch.inf).amin(-1).sqrt()
     # A quarter of a grey level of slack: colours that differ by rounding only are the same colour.
-    ratio = (distances[..., 0] - 1e-3).clamp(min=0) / (distances[..., 1] + 1e-3)
+    ratio = (first_BN - 1e-3).clamp(min=0) / (second_BN + 1e-3)
     return ratio.view(rgb.shape[0], 1, *rgb.shape[-2:]).to(canvas.rgb_B3hw.dtype)
 
 
 # ---------------------------------------------------------------- channels defined on each level
 
 
-@lru_cache(maxsize=64)
+@constant_table
 def position_grid(height: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """y and x of each place, [2, h, w], 0 at the top and left, 1 at the bottom and right (0 for a single row)."""
     y = torch.linspace(0, 1, height, device=device, dtype=dtype) if height > 1 else torch.zeros(1, device=device)
@@ -215,7 +223,7 @@ def canvas_of(image: Tensor, grid_size: int | tuple[int, int]) -> Canvas:
     height, width = _as_grid(grid_size)
     size = (height * FINE, width * FINE)
     luma = (rgb * rgb.new_tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
-    return Canvas(
+    return Canvas.of(
         rgb_B3hw=F.adaptive_avg_pool2d(rgb, size),
         luma_B1hw=F.adaptive_avg_pool2d(luma, size),
         luma_squared_B1hw=F.adaptive_avg_pool2d(luma**2, size),

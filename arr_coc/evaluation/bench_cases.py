@@ -16,7 +16,7 @@ from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.shapes import SHAPES, build_shape
 
 ENCODINGS = ("dense", "after-vit", "sparse")
-MODES = ("eager", "graphs")
+MODES = ("eager", "graphs", "compiled")
 SHAPE = "shape:"
 
 
@@ -28,7 +28,7 @@ class Case:
     batch: int
     kept: int  # visual tokens kept of each image; all of them where the encoding is dense
     encoding: str  # dense (all tokens), after-vit (all are encoded, `kept` go on), sparse (only `kept` are encoded)
-    mode: str  # eager (plain transformers), graphs (the fast path)
+    mode: str  # eager (plain transformers), graphs (the fast path), compiled (with the selector's kernels fused)
     sight: str = "stem"  # of the selector: textures, stem, glance
     decode: int = 0  # new tokens after the first whose time is taken
     repeats: int = 10
@@ -134,6 +134,7 @@ def promised_cases(kept: int = 200, decode: int = 32) -> list[Case]:
         steps = decode if (side, batch) == (1024, 1) else 0
         cases += [Case(side, batch, kept, "dense", "graphs", decode=steps)]
         cases += [Case(side, batch, kept, "sparse", "graphs", sight, decode=steps) for sight in ("stem", "glance")]
+        cases += [Case(side, batch, kept, "sparse", "compiled")] if side == 1024 else []
         cases += [Case(side, batch, kept, "dense", "eager", decode=steps, repeats=5)] if batch == 1 else []
         cases += [Case(side, batch, kept, "after-vit", "graphs")]
     cases += [Case(1024, 1, kept, "sparse", "eager"), Case(2048, 1, kept, "sparse", "eager")]

@@ -138,7 +138,7 @@ def way_of(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The way that the case names."""
     owner = subject.owner(case)
     owner.config = replace(owner.config, encoding="sparse" if case.encoding == "sparse" else "dense")
-    if case.mode == "graphs":
+    if case.mode != "eager":
         return fast_way(owner, case, inputs)
     return stock_way(owner.model, case, inputs) if case.dial == 1.0 else plain_way(owner, case, inputs)
 
@@ -148,7 +148,7 @@ def fast_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
     settings = owner._preparer()
     names = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")
     job = Job(**{name: inputs[name] for name in names}, keeps=[case.dial] * case.batch)
-    runner = FastRunner(owner.model)
+    runner = FastRunner(owner.model, compiled=case.mode == "compiled")
 
     def once() -> Times:
         times = runner.run(settings, job, Picking(1, (), 0)).timings_ms

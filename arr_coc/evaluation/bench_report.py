@@ -12,7 +12,7 @@ PARTS = ("select", "vision", "prefill", "ttft")
 CARDS_GB = (16, 24, 32)
 USABLE = 0.92  # of a card's memory; the rest is the driver's and what fragments
 SAME = ("model", "side", "batch", "text_tokens")  # what two rows must share to be compared
-FAST = ("graphs", "own forward")
+FAST = ("graphs", "own forward", "compiled")
 
 
 def find(rows: Iterable[Row], like: Row, encoding: str, mode: str) -> Row | None:
@@ -23,13 +23,18 @@ def find(rows: Iterable[Row], like: Row, encoding: str, mode: str) -> Row | None
     return None
 
 
+def all_tokens(rows: Iterable[Row], like: Row) -> Row | None:
+    """The row that keeps all tokens by the same mode; without a selector, there is nothing more to compile."""
+    return find(rows, like, encoding="dense", mode="graphs" if like["mode"] == "compiled" else like["mode"])
+
+
 def speed_ups(rows: Sequence[Row]) -> list[Row]:
     """Each row that keeps a part, against all tokens by the same mode, and against plain transformers."""
     made = []
     for row in rows:
         if row["encoding"] == "dense":
             continue
-        same_mode = find(rows, row, encoding="dense", mode=row["mode"])
+        same_mode = all_tokens(rows, row)
         stock = find(rows, row, encoding="dense", mode="eager")
         names = (*SAME, "kept", "encoding", "mode", "sight")
         entry = {name: row[name] for name in names} | {"ttft_ms": row["ttft_ms"]}
@@ -90,8 +95,8 @@ def break_even(rows: Sequence[Row]) -> int | None:
     """The fewest visual tokens from which on, at batch 1 and over graphs, sparse was faster than all tokens."""
     pays: dict[int, bool] = {}
     for row in rows:
-        dense = find(rows, row, encoding="dense", mode=row["mode"])
-        if row["encoding"] == "sparse" and row["mode"] in FAST and row["batch"] == 1 and dense:
+        dense = all_tokens(rows, row)
+        if row["encoding"] == "sparse" and row["mode"] in FAST[:2] and row["batch"] == 1 and dense:
             pays[row["tokens"]] = pays.get(row["tokens"], False) or row["ttft_ms"] < dense["ttft_ms"]
     least = None
     for tokens in sorted(pays, reverse=True):
@@ -156,5 +161,5 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _times(rows: Sequence[Row], row: Row) -> str:
-    dense = find(rows, row, encoding="dense", mode=row["mode"])
+    dense = all_tokens(rows, row)
     return f"{dense['ttft_ms'] / row['ttft_ms']:.2f}" if dense else "-"

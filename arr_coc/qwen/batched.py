@@ -87,7 +87,7 @@ def encode_vision(
     dtype = patches_BN4p.dtype
     batch, cells = patches_BN4p.shape[:2]
     table = (visual.pos_embed(tables.taps_P4) * tables.weights_P4[:, :, None]).sum(1)
-    table_NX = table.view(cells, -1)
+    table_NX = table.view(cells, -1).to(visual.pos_embed.weight.dtype)
     if cells_BK is None:
         rows = patches_BN4p
         place = table_NX.expand(batch, -1, -1)

@@ -47,7 +47,8 @@ logger = logging.getLogger(__name__)
 class ARRCOCQwen(nn.Module):
     """Qwen3-VL with ARR-COC in front. `keep=1.0` is the stock model, bit for bit.
 
-    `fast` (on by default on CUDA) answers over recorded graphs where that is possible, and says once where it is not.
+    `fast` (on by default on CUDA) answers over recorded graphs where that is possible, and says once where it is not;
+    "compiled" fuses the selector's kernels as well, for servers that see the same image sizes again and again.
     `break_even` is the number of visual tokens below which keep="auto" keeps all; None: what is known of the device.
     """
 
@@ -60,7 +61,7 @@ class ARRCOCQwen(nn.Module):
         *,
         keep: Keep = "auto",
         selector: str | Selector = "auto",
-        fast: bool | None = None,
+        fast: bool | str | None = None,
         break_even: int | None = None,
     ) -> None:
         super().__init__()
@@ -76,8 +77,9 @@ class ARRCOCQwen(nn.Module):
         self.selector = selector.to(model.device)
         self.keep = check_keep(keep)
         self.processor = processor
-        self._fast, self._break_even = fast, break_even
+        self.fast = fast
         self.fast_runner: FastRunner | None = None  # made by the first request that it serves
+        self._break_even = break_even
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
         self._told: dict[str, None] = {}
 
@@ -92,7 +94,7 @@ class ARRCOCQwen(nn.Module):
         position_policy: str | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
-        fast: bool | None = None,
+        fast: bool | str | None = None,
         break_even: int | None = None,
         **model_kwargs: Any,
     ) -> "ARRCOCQwen":
@@ -134,11 +136,18 @@ class ARRCOCQwen(nn.Module):
     @property
     def fast(self) -> bool:
         """Whether the fast path is tried."""
-        return is_default(self.device) if self._fast is None else self._fast
+        return is_default(self.device) if self._fast is None else bool(self._fast)
 
     @fast.setter
-    def fast(self, wanted: bool | None) -> None:
+    def fast(self, wanted: bool | str | None) -> None:
+        if isinstance(wanted, str) and wanted != "compiled":
+            raise ValueError(f'fast={wanted!r}: expected True, False, None (on where there is CUDA), or "compiled"')
         self._fast = wanted
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the fast path fuses the selector's kernels, which takes about a minute per image size and batch."""
+        return self._fast == "compiled"
 
     @property
     def break_even(self) -> int:

@@ -181,4 +181,5 @@ def _judge_tokens(
     words = stages.model.get_input_embeddings()(question_GQ)
     visual_GND = torch.stack([tokens_IND[image, : grid[0] * grid[1]] for image in members])
     view = View(grid=grid, question=Question.of(words, asked_GQ), visual_BND=visual_GND, image_B3hw=None)
-    return selecting.as_tensors(settings.selector, settings.selector.judge(view, Stopwatch()))
+    judgement = settings.selector.judge(view, Stopwatch())
+    return selecting.as_tensors(judgement) | {"automatic": settings.selector.automatic_budget(judgement)}

@@ -55,15 +55,21 @@ class FastResult:
 class FastRunner:
     """Serves requests of one stock model. Recordings stay for the next request; their memory is bounded."""
 
-    def __init__(self, model: Any, recorder: Recorder | None = None, most_bytes: int | None = None) -> None:
-        self.model, self.device = model, model.lm_head.weight.device
+    def __init__(
+        self,
+        model: Any,
+        recorder: Recorder | None = None,
+        most_bytes: int | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self.model, self.device, self.compiled = model, model.lm_head.weight.device, compiled
         on_gpu = self.device.type == "cuda"
         if recorder is None:
             recorder = CudaRecorder(self.device) if on_gpu else Rerunner()
         if most_bytes is None:
             most_bytes = int(torch.cuda.mem_get_info(self.device)[1] * MOST_SHARE) if on_gpu else MOST_BYTES_CPU
         self.recordings = Recordings(recorder, most_bytes)
-        self.stages = Stages(model, self.recordings)
+        self.stages = Stages(model, self.recordings, compiled)
         self._made_for: tuple[Any, ...] = ()
         self._lock = threading.RLock()
 

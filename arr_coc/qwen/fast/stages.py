@@ -4,6 +4,7 @@ B rows, M places of a prompt, S places of the cache, I images, K slots of an ima
 E = 1 + DeepStack levels, D language-model width.
 """
 
+import logging
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,16 +14,29 @@ from torch import Tensor
 from arr_coc.qwen.fast.graphs import Function, Recording, Recordings, Tensors
 from arr_coc.qwen.fast.layout import Grid, Layout
 from arr_coc.qwen.fast.seeing import last_hidden, see
-from arr_coc.qwen.fast.selecting import as_judgement, choose_padded, judge_canvas, tables_of
+from arr_coc.qwen.fast.selecting import as_judgement, as_tensors, choose_padded, judge_canvas, tables_of
 from arr_coc.qwen.fast.speaking import Cache, axis_of_frequency, places_of, prefill, step
 from arr_coc.qwen.glance import glance_grid, glance_maps
 
+logger = logging.getLogger(__name__)
+
+
+def fused(function: Function, tensors: Tensors) -> Function:
+    """The function with its small kernels made one where possible; as it is where this machine cannot compile."""
+    compiled: Function = torch.compile(function, fullgraph=True, dynamic=False)
+    try:
+        compiled(tensors)
+    except Exception as error:  # a compiler, its cache or a C compiler may be missing in any way
+        logger.warning("the selector runs without being compiled: %s", str(error).strip().splitlines()[0])
+        return function
+    return compiled
+
 
 class Stages:
-    """The stages of one stock model."""
+    """The stages of one stock model. `compiled` fuses the selector's many small kernels, once per grid and batch."""
 
-    def __init__(self, model: Any, recordings: Recordings) -> None:
-        self.model, self.recordings = model, recordings
+    def __init__(self, model: Any, recordings: Recordings, compiled: bool = False) -> None:
+        self.model, self.recordings, self.compiled = model, recordings, compiled
         self.visual = model.model.visual
         self.device = model.lm_head.weight.device
         axes = axis_of_frequency(model.model.language_model.rotary_emb)
@@ -62,12 +76,15 @@ class Stages:
         key = ("judge", grid, *tensors["question"].shape, slots)
 
         def run(given: Tensors) -> Tensors:
-            judged = judge_canvas(selector, words, given)
+            judgement = judge_canvas(selector, words, given)
             if slots is None:
-                return judged
-            return judged | choose_padded(selector, as_judgement(judged), given["k"], slots)
+                return as_tensors(judgement) | {"automatic": selector.automatic_budget(judgement)}
+            return as_tensors(judgement) | choose_padded(selector, judgement, given["k"], slots)
 
-        return self.recordings.get(key, lambda: (run, tensors), tables_of(grid, self.device))(**tensors)
+        def make() -> tuple[Function, Tensors]:
+            return fused(run, tensors) if self.compiled else run, tensors
+
+        return self.recordings.get(key, make, tables_of(grid, self.device))(**tensors)
 
     def choose(self, selector: Any, grid: Grid, judged: Tensors, k_G: Tensor, slots: int) -> Tensors:
         """The kept cells of images of one grid."""

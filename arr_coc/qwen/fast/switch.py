@@ -40,8 +40,9 @@ def serve(
     if given["attention_mask"] is None:
         given["attention_mask"] = torch.ones_like(inputs["input_ids"])
     runner = owner.fast_runner
-    if runner is None or runner.model is not owner.model or runner.device != owner.device:
-        runner = owner.fast_runner = FastRunner(owner.model)
+    fits = runner is not None and (runner.model, runner.compiled) == (owner.model, owner.compiled)
+    if runner is None or not fits or runner.device != owner.device:
+        runner = owner.fast_runner = FastRunner(owner.model, compiled=owner.compiled)
     try:
         return runner.run(settings, Job(**given, keeps=keeps), picking, streamer)
     except NotFast as why:
