@@ -1,34 +1,74 @@
 #!/usr/bin/env bash
-# What a selector's training is worth, measured on a GPU machine without network: leaves OUT/study.tar with every
-# adapter and its metrics, and OUT/trial.json. Needs carry/ from scripts/build_carry.sh.
+# What a selector's training is worth, measured on a GPU machine without network. Lanes run side by side, since one run
+# alone does not fill a large GPU. Leaves OUT/study.tar, renewed every 30 s: a folder per lane with adapters, metrics,
+# reports and log. Needs carry/ from scripts/build_carry.sh.
 #
-#   scripts/gpu_study.sh OUT SECONDS PART...
+#   scripts/gpu_study.sh OUT PERCENT LANE...     PERCENT of the usual number of steps: 1 tries the script out
 #
-# PARTs, in the order given: main (stage 1), hard (stage 3 from main), stem, textures, distil (SECONDS each), and
-# shape (20 steps of stages 1 and 2 on random weights at the shape of Qwen3-VL-2B).
+#   hard      stage 3 from the shipped adapter; then stage 1 without hard variants, and stage 3 from it
+#   rival     the scorer on the ViT's output, for the steps of stages 1 and 3
+#   sights    glance, stem and textures for equal steps
+#   score, straight_through, gumbel, reinforce
+#             a gradient strategy of stage 2, for equal steps from the adapter in runs/plain
+#   distil    from the model's own attention, without boxes
+#   shape     20 steps of stages 1 and 2 on random weights at the shape of Qwen3-VL-2B
+#   evaluate  the shipped adapter, against the one in runs/stage1 and others in runs/
 set -uo pipefail
-out=$1 seconds=$2
+out=$1 percent=$2
 shift 2
 cd "$(dirname "$0")/.."
 source scripts/gpu_env.sh
-mkdir -p "$out" "$work/study"
+mkdir -p "$out" "$work/lanes"
+workers=$(($(nproc) / ($# < 4 ? $# : 4)))
+export OMP_NUM_THREADS=1
 
-train() { # NAME CONFIG [options]
-    python3 -m arr_coc.training.selector --out "$work/study/$1" --config "configs/$2.json" --seconds "$seconds" "${@:3}"
+learn() { # MODULE NAME CONFIG STEPS [options]
+    local steps=$(($4 * percent / 100))
+    python3 -m "arr_coc.training.$1" --out "$folder/$2" --config "configs/$3.json" --steps $((steps > 2 ? steps : 2)) \
+        --workers "$workers" "${@:5}"
 }
-for part in "$@"; do
-    case $part in
-        main) train main selector-mini-1 --seed 1 ;;
-        hard) train hard selector-mini-3 --init-from "$work/study/main" --seed 3 ;;
-        stem) train stem selector-mini-stem --seed 1 ;;
-        textures) train textures selector-mini-textures --seed 1 ;;
-        distil) train distil selector-mini-distil --seed 1 ;;
+run_lane() {
+    case $lane in
+        hard)
+            learn selector hard selector-mini-3 600 --init-from arr_coc/models/mini --seed 3
+            learn selector plain selector-mini-plain 300 --seed 1
+            learn selector plain-hard selector-mini-3 200 --init-from "$folder/plain" --seed 3 ;;
+        rival)
+            learn rival one selector-mini-1 916
+            learn rival three selector-mini-3 600 --init-from "$folder/one" ;;
+        sights)
+            learn selector glance selector-mini-1 300 --seed 1
+            learn selector stem selector-mini-stem 300 --seed 1
+            learn selector textures selector-mini-textures 300 --seed 1 ;;
+        score | straight_through | gumbel | reinforce)
+            learn selector "$lane" selector-mini-strategy 150 --strategy "$lane" --init-from runs/plain --seed 1 ;;
+        distil) learn selector distil selector-mini-distil 140 --seed 1 ;;
         shape)
             for stage in 1 2; do
-                python3 -m arr_coc.training.trial --config "configs/selector-2b-$stage.json" --model shape:qwen3-vl-2b \
-                    --steps 20 --out "$out/trial.json"
+                python3 -m arr_coc.training.trial --config "configs/selector-2b-$stage.json" \
+                    --model shape:qwen3-vl-2b --steps 20 --out "$folder/trial.json"
             done ;;
-        *) echo "unknown part $part" ; exit 2 ;;
+        evaluate)
+            others=()
+            for other in runs/*/; do others+=(--other "$(basename "$other")=$other"); done
+            python3 -m arr_coc.evaluation.selector --questions $((40 * percent)) --out "$folder/selector.json" \
+                --against runs/stage1 "${others[@]}" ;;
+        *) echo "unknown lane $lane"; exit 2 ;;
     esac
-    tar -cf "$out/study.tar" -C "$work" --exclude=checkpoints study
+}
+gather() {
+    tar -cf "$out/study.tmp" -C "$work/lanes" --exclude=checkpoints --exclude='checkpoint.*' --exclude=pictures .
+    mv "$out/study.tmp" "$out/study.tar"
+}
+running=()
+for lane in "$@"; do
+    folder="$work/lanes/$lane"
+    mkdir -p "$folder"
+    run_lane > "$folder/log" 2>&1 &
+    running+=($!)
 done
+(while sleep 30; do gather; done) &
+wait "${running[@]}"
+kill $!
+gather
+tail -n 3 "$work"/lanes/*/log

@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--model", help="mini, a folder, or shape:qwen3-vl-2b")
     parser.add_argument("--seconds", type=float, help="time budget of training, start-up included")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--strategy", help="stage 2: score, straight_through, gumbel or reinforce")
     parser.add_argument("--workers", type=int)
     parser.add_argument("--seed", type=int)
     a = vars(parser.parse_args())
