@@ -1,6 +1,34 @@
-"""Pictures of what ARR-COC sees and chooses."""
+"""Pictures of what ARR-COC sees and chooses: Pillow RGB images, on paper of their own, readable without colour vision.
 
-from arr_coc.viewing.overlays import heat_overlay, kept_overlay, side_by_side
+`kept_overlay`, `heat_overlay`, `evidence_overlay` and `homunculus` are exactly as large as the image; all others have
+margins and text, and hold the image at 640 px at most.
+"""
+
+from arr_coc.viewing.differences import difference
+from arr_coc.viewing.heatmaps import heatmap, scorer_panels
+from arr_coc.viewing.latency import latency_bars, stage_times
+from arr_coc.viewing.overlays import evidence_overlay, heat_overlay, kept_overlay, side_by_side
+from arr_coc.viewing.questions import questions_row
 from arr_coc.viewing.sheets import question_blind_maps, texture_sheet
+from arr_coc.viewing.slider import before_after, slider_html
+from arr_coc.viewing.tokens import token_rows
+from arr_coc.viewing.warping import homunculus
 
-__all__ = ["heat_overlay", "kept_overlay", "question_blind_maps", "side_by_side", "texture_sheet"]
+__all__ = [
+    "before_after",
+    "difference",
+    "evidence_overlay",
+    "heat_overlay",
+    "heatmap",
+    "homunculus",
+    "kept_overlay",
+    "latency_bars",
+    "question_blind_maps",
+    "questions_row",
+    "scorer_panels",
+    "side_by_side",
+    "slider_html",
+    "stage_times",
+    "texture_sheet",
+    "token_rows",
+]

@@ -5,27 +5,18 @@ C channels, H W grid of cells.
 
 from collections.abc import Sequence
 
-import matplotlib
-import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from arr_coc.knowing import InformationScorer, PerspectivalScorer
 from arr_coc.qwen.cells import CELL
 from arr_coc.qwen.images import ImageLike, image_tensor, read_image
 from arr_coc.texture import texture_pyramid
+from arr_coc.viewing.paper import INK, PAPER, colour_map, font
 
 TILE = 240  # px of the longer side of a tile
 MARGIN, CAPTION = 12, 26
-PAPER, INK = (250, 250, 248), (40, 40, 44)
-COLOURS = "cividis"  # even in lightness, and readable without colour vision
-
-
-def colour_map(values_HW: Tensor) -> Image.Image:
-    """Values in [0, 1] as colours, one pixel per cell."""
-    colours = matplotlib.colormaps[COLOURS](values_HW.detach().cpu().float().clamp(0, 1).numpy())
-    return Image.fromarray((colours[..., :3] * 255).round().astype(np.uint8))
 
 
 def _tile(picture: Image.Image, size: tuple[int, int], smooth: bool) -> Image.Image:
@@ -37,10 +28,10 @@ def sheet(tiles: Sequence[tuple[str, Image.Image]], size: tuple[int, int], colum
     rows = -(-len(tiles) // columns)
     step_x, step_y = size[0] + MARGIN, size[1] + CAPTION + MARGIN
     page = Image.new("RGB", (columns * step_x + MARGIN, rows * step_y + MARGIN), PAPER)
-    draw, font = ImageDraw.Draw(page), ImageFont.load_default(size=15)
+    draw = ImageDraw.Draw(page)
     for place, (label, picture) in enumerate(tiles):
         x, y = MARGIN + place % columns * step_x, MARGIN + place // columns * step_y
-        draw.text((x, y + 2), label, fill=INK, font=font)
+        draw.text((x, y + 2), label, fill=INK, font=font(13))
         page.paste(_tile(picture, size, smooth=place == 0), (x, y + CAPTION))
     return page
 

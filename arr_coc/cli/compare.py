@@ -1,0 +1,286 @@
+"""arr-coc compare: one question, several budgets and selectors. The table, or JSON, goes to stdout.
+
+The JSON document:
+
+    format    "arr-coc compare 1"; the number is raised when a reader of the old form would go wrong
+    question, model, device, dtype
+    image     name of the file
+    rows      one object per row, in the order asked for:
+        selector      as asked for, "auto" by the name of what it is here; "plain" where keep is 1.0: all tokens are
+                      the model without ARR-COC, whatever the selector
+        keep          the dial: a fraction KEPT, a number of tokens, or "auto"
+        answer        null where there was none
+        tokens_kept, tokens_total, share_kept     share_kept is tokens_kept / tokens_total
+        select_ms, vision_ms, prefill_ms, decode_ms, total_ms     after a warm-up; total is their sum
+        error         null, or "out of memory"
+    notices   lines that a person should know
+"""
+
+import gc
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arr_coc.cli.ask import load, notices_about, parse_keep, set_verbosity
+from arr_coc.cli.options import Encoding, MaxNewTokens, Model, Offline, Quiet, Seed
+from arr_coc.cli.run import EXIT_NO_MEMORY, is_out_of_memory
+from arr_coc.cli.show import check_free, chosen_selector, one_image
+from arr_coc.cli.terminal import is_terminal, note
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from rich.table import Table
+
+    from arr_coc.qwen import Answer, ARRCOCQwen
+    from arr_coc.selectors import Selector
+
+FORMAT = "arr-coc compare 1"
+KEEPS = ("0.06", "0.25", "1.0")
+PLAIN = "plain"
+Ask = Callable[[float | int | str], "Answer"]  # keep -> the answer
+COLUMNS = 3  # rows of the table beside each other on the sheet of pictures
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way of answering, and what came of it."""
+
+    selector: str
+    keep: float | int | str
+    answer: "Answer | None" = None
+    error: str | None = None
+
+    @property
+    def label(self) -> str:
+        return "plain, all tokens" if self.selector == PLAIN else f"{self.selector}, keep {self.keep}"
+
+
+def compare(
+    words: Annotated[list[str], typer.Argument(metavar="[IMAGE] QUESTION", help="A JPEG, PNG or WebP, the question.")],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART",
+            help=f"Part KEPT, as in ask; may be repeated. If left out: {', '.join(KEEPS)}. 1.0 is the plain model.",
+        ),
+    ] = None,
+    selector: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="auto, arr_coc, divprune, random:seed=1, ...; may be repeated."),
+    ] = None,
+    model: Model = "mini",
+    encoding: Encoding = None,
+    max_new_tokens: MaxNewTokens = 128,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write pictures there: each row, sheet.png, latency.png.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that arr-coc did not make.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    offline: Offline = False,
+) -> None:
+    """Compare answers, tokens and times over budgets and selectors. Without an image, the bundled sample is asked.
+
+    arr-coc compare "Which word is blue?"
+
+    arr-coc compare photo.jpg "What is on the sign?" --keep 0.1 --keep 1.0 --selector arr_coc --selector divprune
+
+    arr-coc compare photo.jpg "What is on the sign?" --out pictures --json
+
+    Times are in ms, of a second run after a warm-up; the total is the whole answer, its later tokens included.
+    """
+    from arr_coc.qwen.images import read_image
+
+    set_verbosity(quiet)
+    source, question = one_image(words)
+    asked = plan([parse_keep(text) for text in keep or KEEPS], selector or ["auto"])
+    paths = picture_paths(asked, out)
+    check_free(paths, source, force)
+    image = read_image(source)
+    loaded = load(model, encoding=encoding, seed=seed, quiet=quiet)
+    selectors = make_selectors(loaded, asked, seed)
+    ask = partial(loaded.ask, image, question, max_new_tokens=max_new_tokens)
+    rows = answer_rows(loaded, asked, selectors, lambda keep: ask(keep=keep), quiet)
+    notices = notices_about(loaded, question)
+    if as_json:
+        typer.echo(json.dumps(document(rows, loaded, model, source, question, notices), ensure_ascii=False))
+    else:
+        print_table(rows, question)
+    if not quiet:
+        for line in notices:
+            note(line)
+    if paths:
+        write_pictures(rows, image, paths)
+        if not quiet:
+            note(f"pictures in {out}")
+    if all(row.error for row in rows):
+        raise typer.Exit(EXIT_NO_MEMORY)
+
+
+def plan(keeps: Sequence[float | int | str], selectors: Sequence[str]) -> list[Row]:
+    """Every selector with every budget, each once; all tokens are the plain model, whatever the selector."""
+    rows = [Row(PLAIN if keep == 1.0 else spec, keep) for keep in keeps for spec in selectors]
+    return list(dict.fromkeys(rows))
+
+
+def make_selectors(loaded: "ARRCOCQwen", asked: Sequence[Row], seed: int) -> dict[str, "Selector"]:
+    """The selectors of the rows by what they are asked for as; the plain model's is never used."""
+    names = dict.fromkeys(row.selector for row in asked)
+    return {name: loaded.selector if name == PLAIN else chosen_selector(loaded, name, seed) for name in names}
+
+
+def answer_rows(
+    loaded: "ARRCOCQwen", asked: Sequence[Row], selectors: dict[str, "Selector"], ask: Ask, quiet: bool
+) -> list[Row]:
+    """Each row answered twice, the second answer counts. A row that runs out of memory says so and the rest goes on."""
+    from rich.console import Console
+    from rich.progress import track
+
+    loaded.break_even = 0  # "auto" is compared as a choice, whether it pays on this device or not
+    before, rows = loaded.selector, []
+    hidden = quiet or not is_terminal(sys.stderr)
+    try:
+        for row in track(asked, "asking", console=Console(stderr=True), disable=hidden, transient=True):
+            loaded.selector = selectors[row.selector]
+            named = replace(row, selector=loaded.selector.name) if row.selector == "auto" else row
+            rows.append(answer_row(named, ask))
+    finally:
+        loaded.selector = before
+    return rows
+
+
+def answer_row(row: Row, ask: Ask) -> Row:
+    try:
+        ask(row.keep)  # the warm-up
+        return replace(row, answer=ask(row.keep))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    # Outside the handler: what ran out of memory is still held by the error's traceback inside it.
+    release_memory()
+    return replace(row, error="out of memory")
+
+
+def release_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def measures(row: Row) -> dict[str, Any]:
+    """The row as the JSON document has it."""
+    from arr_coc.viewing import stage_times
+
+    answer = row.answer
+    times = stage_times(answer.timings_ms) if answer else dict.fromkeys(("select", "vision", "prefill", "decode"))
+    total = sum(value for value in times.values() if value is not None) if answer else None
+    return {
+        "selector": row.selector,
+        "keep": row.keep,
+        "answer": answer.text if answer else None,
+        "tokens_kept": answer.tokens_kept if answer else None,
+        "tokens_total": answer.tokens_total if answer else None,
+        "share_kept": round(answer.tokens_kept / answer.tokens_total, 4) if answer else None,
+        **{f"{name}_ms": None if value is None else round(value, 2) for name, value in times.items()},
+        "total_ms": None if total is None else round(total, 2),
+        "error": row.error,
+    }
+
+
+def document(
+    rows: Sequence[Row], loaded: "ARRCOCQwen", model: str, image: Path, question: str, notices: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "question": question,
+        "image": image.name,
+        "model": model,
+        "device": loaded.device.type,
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+        "rows": [measures(row) for row in rows],
+        "notices": [*loaded.notices, *notices],
+    }
+
+
+def print_table(rows: Sequence[Row], question: str) -> None:
+    """On a terminal as wide as that is; in a pipe wide enough that nothing is cut."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(table(rows, question))
+
+
+def table(rows: Sequence[Row], question: str) -> "Table":
+    """Numbers first and never wrapped, the answer last with the room that is left: 80 columns must do."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from arr_coc.viewing.latency import milliseconds
+
+    total = max((row.answer.tokens_total for row in rows if row.answer is not None), default=0)
+    made = Table(
+        title=Text(question),
+        caption=f"of {total} visual tokens; times in ms",
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    made.add_column("selector", overflow="fold", max_width=24)
+    for name in ("keep", "tokens", "kept", "select", "vision", "prefill", "total"):
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("answer", overflow="fold")
+    for row in rows:
+        values = measures(row)
+        said = Text(f"({row.error})" if row.answer is None else row.answer.text)
+        numbers = ["-"] * 6
+        if row.answer is not None:
+            times = [milliseconds(values[f"{stage}_ms"]) for stage in ("select", "vision", "prefill", "total")]
+            numbers = [str(row.answer.tokens_kept), f"{100 * values['share_kept']:.0f} %", *times]
+        made.add_row(Text(row.selector), str(row.keep), *numbers, said)
+    return made
+
+
+def picture_paths(rows: Sequence[Row], out: Path | None) -> list[Path]:
+    """A file for each row, named by its place, selector and budget; then the sheet and the times."""
+    if out is None:
+        return []
+    names = [f"{place:02d}-{_plain_name(row)}.png" for place, row in enumerate(rows, 1)]
+    return [out / name for name in (*names, "sheet.png", "latency.png")]
+
+
+def _plain_name(row: Row) -> str:
+    """Letters, digits, points and dashes alone: settings of a selector may hold a path."""
+    return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in f"{row.selector}-{row.keep}")[:60]
+
+
+def write_pictures(rows: Sequence[Row], image: "Image.Image", paths: Sequence[Path]) -> None:
+    """Each answered row with its kept cells, all of them on one sheet, and the times as bars."""
+    from arr_coc.viewing import latency_bars, questions_row, stage_times
+    from arr_coc.viewing.paper import above
+    from arr_coc.viewing.saving import save_picture
+
+    paths[0].parent.mkdir(parents=True, exist_ok=True)
+    done = [(row.label, row.answer, path) for row, path in zip(rows, paths, strict=False) if row.answer is not None]
+    for label, answer, path in done:
+        save_picture(questions_row(image, [(label, answer)]), path)
+    entries = [(label, answer) for label, answer, _ in done]
+    if not entries:
+        return
+    lines: list[Image.Image] = [
+        questions_row(image, entries[start : start + COLUMNS]) for start in range(0, len(entries), COLUMNS)
+    ]
+    save_picture(above(lines, gap=0), paths[-2])
+    save_picture(latency_bars({label: stage_times(answer.timings_ms) for label, answer in entries}), paths[-1])
