@@ -1,13 +1,18 @@
 """What users get wrong: one clear line each, and the next call works."""
 
+import io
+import os
 import re
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from PIL import Image
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps, PngImagePlugin
 
+from arr_coc.qwen.headers import read_header
 from arr_coc.qwen.images import read_image
 from arr_coc.qwen.processor import Conversation
 
@@ -80,14 +85,108 @@ def test_every_mode_becomes_rgb(mode):
         assert read_image(converted).getpixel((3, 3)) == (255, 255, 255)
 
 
-def test_orientation_and_transparency_are_applied(tmp_path):
-    image = Image.new("RGB", (60, 30), "red")
-    exif = image.getexif()
-    exif[0x0112] = 6
-    image.save(tmp_path / "turned.jpg", exif=exif)
-    assert read_image(tmp_path / "turned.jpg").size == (30, 60)
-    clear = Image.new("RGBA", (10, 10), (0, 0, 0, 0))
-    assert read_image(clear).getpixel((5, 5)) == (255, 255, 255)
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
+def test_all_orientations_are_applied(kind, tmp_path):
+    for orientation in range(1, 9):
+        image = tiny.picture(64, 32)
+        exif = image.getexif()
+        exif[0x0112] = orientation
+        image.save(tmp_path / f"turned.{kind}", exif=exif)
+        with Image.open(tmp_path / f"turned.{kind}") as stored:
+            expected = ImageOps.exif_transpose(stored).convert("RGB")
+        assert np.array_equal(np.asarray(read_image(tmp_path / f"turned.{kind}")), np.asarray(expected)), orientation
+
+
+def test_transparency_and_depth_do_not_depend_on_the_strips(tmp_path, monkeypatch):
+    """Converted a few rows at a time, an image is what it is when it is converted whole."""
+    rng = np.random.default_rng(0)
+    deep = Image.fromarray(rng.integers(0, 65_536, (37, 50), dtype=np.uint16))
+    clear = Image.fromarray(rng.integers(0, 256, (37, 50, 4), dtype=np.uint8))
+    fractions = Image.fromarray(rng.normal(0.5, 1, (37, 50)).astype(np.float32))
+    fractions.putpixel((3, 3), float("nan"))
+    white = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
+    palette = clear.convert("RGB").quantize(16)
+    palette.info["transparency"] = 3
+    for image in (deep, clear, fractions, palette, clear.convert("LA")):
+        monkeypatch.setattr("arr_coc.qwen.images.STRIP", 10**9)
+        whole = np.asarray(read_image(image))
+        monkeypatch.setattr("arr_coc.qwen.images.STRIP", 120)
+        assert np.array_equal(np.asarray(read_image(image)), whole), image.mode
+    assert np.array_equal(np.asarray(read_image(clear)), np.asarray(white))
+    assert np.array_equal(np.asarray(read_image(deep))[..., 0], (np.asarray(deep) * (255 / 65_535)).astype(np.uint8))
+    assert read_image(Image.new("RGBA", (10, 10))).getpixel((5, 5)) == (255, 255, 255)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.tuples(st.integers(1, 300), st.integers(1, 300)).filter(lambda size: max(size) <= 200 * min(size)),
+    st.sampled_from(["png", "jpeg", "jpeg progressive", "webp", "webp lossless", "webp alpha"]),
+)
+def test_the_header_says_what_the_decoder_finds(size, kind):
+    file, (name, *how) = io.BytesIO(), kind.split()
+    options = dict.fromkeys(set(how) - {"alpha"}, True)
+    Image.new("RGBA" if "alpha" in how else "RGB", size, "teal").save(file, name, comment=b"c" * 90, **options)
+    file.seek(0)
+    header = read_header(file)
+    assert (header.format, header.width, header.height) == (name.upper(), *size)
+    with Image.open(header.picture()) as image:
+        image.load()
+        assert (image.format, image.size) == (header.format, size)
+
+
+def test_what_is_no_part_of_the_picture_is_never_decoded(tmp_path):
+    plain, laden = tmp_path / "plain.png", tmp_path / "laden.png"
+    tiny.picture().save(plain)
+    text = PngImagePlugin.PngInfo()
+    text.add_text("note", "x" * 10_000, zip=True)
+    tiny.picture().save(laden, pnginfo=text, icc_profile=b"junk" * 100)
+    with open(laden, "rb") as file:
+        picture = read_header(file).picture()
+    with Image.open(picture) as image:
+        assert "note" not in image.info
+        assert "icc_profile" not in image.info
+    assert np.array_equal(np.asarray(read_image(laden)), np.asarray(read_image(plain)))
+
+
+def test_names_cannot_break_the_line(tmp_path, monkeypatch):
+    wrong = {
+        "two\nlines\x1b[31m.png": "two?lines?[31m.png: not a readable",
+        "x" * 4_000: "no such image file",
+        "a\0b.png": "no such image file",
+        "https://example.org/a.png": "an address is not fetched",
+        "file:///etc/passwd": "an address is not fetched",
+    }
+    (tmp_path / "two\nlines\x1b[31m.png").write_bytes(b"hello")
+    monkeypatch.chdir(tmp_path)
+    for name, says in wrong.items():
+        with pytest.raises(ValueError, match=re.escape(says)) as caught:
+            read_image(name)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 250
+
+
+def test_what_is_not_the_files_fault_is_not_called_damage(tmp_path, monkeypatch):
+    """No room and no right to read are told as what they are; a pipe is not waited for."""
+    tiny.picture().save(tmp_path / "good.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ValueError, match="no such image file, but"):
+        read_image(tmp_path / "pipe.png")
+
+    def no_room(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "open", no_room)
+        with pytest.raises(MemoryError):
+            read_image(tmp_path / "good.png")
+
+    def no_right(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", no_right)
+        with pytest.raises(ValueError, match="cannot be opened \\(Permission denied\\)"):
+            read_image(tmp_path / "good.png")
 
 
 @pytest.mark.parametrize("keep", [0, -1, 1, True, 1.01, float("nan"), "abc", [0.5, 0.5]])

@@ -1,7 +1,10 @@
 """Whole commands, as a person would type them."""
 
+import contextlib
+import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import typer
+from jsonschema import Draft202012Validator
 from PIL import Image
 
+from arr_coc.cli.app import app
 from arr_coc.cli.ask import load, parse_keep
 from arr_coc.cli.run import run
 from arr_coc.cli.sample import sample_image
+from arr_coc.cli.terminal import may_colour
 from arr_coc.qwen.attention import answer_attention
 from arr_coc.qwen.images import read_image
 from arr_coc.qwen.processor import Conversation, encode, text_ids
@@ -129,35 +136,158 @@ def test_train_mini(tmp_path):
     [
         (["textures", "no-such.png"], 3, "no such image"),
         (["textures", __file__], 3, "not a readable"),
-        (["texture"], 2, "No such command"),
-        (["textures", "--output", "x"], 2, "No such option"),
+        (["textures", "--output", "x"], 2, "--out"),
         ([], 2, "Usage"),
-        (["ask"], 2, "Missing argument"),
-        (["ask", "no-such.png", "what?"], 3, "no such image"),
-        (["ask", ""], 3, "empty"),
-        (["ask", "what?", "--keep", "0"], 3, "keep=0"),
-        (["ask", "what?", "--keep", "1"], 3, "could mean"),
-        (["ask", "what?", "--keep", "lots"], 3, "keep='lots'"),
-        (["ask", "what?", "--model", "nothing"], 4, "give mini"),
-        (["ask", "what?", "--model", "nobody/nothing"], 4, "give mini"),
-        (["ask", "what?", "--overlay", "why.txt"], 3, "end its name in"),
-        (["ask", "what?", "--max-new-tokens", "0"], 2, "max-new-tokens"),
-        (["ask", "photo.png"], 3, "without a question"),
         (["ask", __file__], 3, "without a question"),
-        (["ask", ".", "what?"], 3, "no such image"),
         (["ask", "what?", "--overlay", "/proc/nowhere/why.png"], 3, "/proc/nowhere"),
         (["scenes", "make", __file__, "--count", "1"], 3, "test_cli.py"),
         (["scenes", "make", "x", "--split", "all"], 3, "unknown split"),
-        (["train", "mini", "--config", "no-such.json"], 2, "no-such.json"),
         (["--version"], 0, "arr-coc"),
-        (["--help"], 0, "textures"),
+        (["--help"], 0, "5 out of memory"),
     ],
 )
-def test_exit_codes_and_one_clear_line(arguments, code, says, capfd):
+def test_exit_codes_of_other_verbs(arguments, code, says, capfd):
     assert run(arguments) == code
     written = "".join(capfd.readouterr())
     assert says in written
     assert "Traceback" not in written
+
+
+CUDA = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.77 GiB"
+HOST = "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (
+            RuntimeError("no\nsuch\tthing"),
+            1,
+            "unexpected RuntimeError: no such thing (a fault of ours: ARR_COC_DEBUG=1",
+        ),
+        (KeyError("x" * 9_000), 1, "unexpected KeyError"),
+        (torch.OutOfMemoryError(CUDA), 5, "--keep 0.1"),
+        (RuntimeError(HOST), 5, "--keep 0.1"),
+        (MemoryError(), 5, "--keep 0.1"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device", "out/why.png"), 3, "out/why.png: No space left on device"),
+        (BrokenPipeError(32, "Broken pipe"), 0, None),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_a_code(error, code, says, monkeypatch, capfd):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr("arr_coc.cli.ask.load", broken)
+    assert run(["ask", "what?"]) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == (says is not None)
+    assert len(err) < 700
+    assert (says or "") in err
+    monkeypatch.setenv("ARR_COC_DEBUG", "1")
+    run(["ask", "what?"])
+    assert ("Traceback" in capfd.readouterr().err) == (type(error) not in (KeyboardInterrupt, BrokenPipeError))
+
+
+def test_a_fault_while_choosing_is_a_line_and_the_answer_comes(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise TypeError("no")
+
+    monkeypatch.setattr("arr_coc.selectors.learned.ARRCOCSelector.judge", broken)
+    assert run(["ask", "What colour is the hand?"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "green\n"
+    assert "choosing failed (TypeError)" in err
+    assert "Traceback" not in err
+
+
+def every_verb(group, path=()):
+    for name, verb in group.commands.items():
+        yield (*path, name), verb
+        yield from every_verb(verb, (*path, name)) if hasattr(verb, "commands") else ()
+
+
+def test_every_help_begins_with_examples_and_none_imports_torch():
+    """In one process: what one help had imported, the check after it would see."""
+    names = [(), *(path for path, _ in every_verb(typer.main.get_command(app)))]
+    code = (
+        "import contextlib, io, json, sys\nfrom arr_coc.cli.run import run\n"
+        f"for name in {names!r}:\n"
+        "    with contextlib.redirect_stdout(io.StringIO()) as shown:\n        assert run([*name, '--help']) == 0\n"
+        "    assert not {'torch', 'transformers', 'numpy', 'PIL'} & set(sys.modules), name\n"
+        "    print(json.dumps([name, shown.getvalue()]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    helps = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(helps) == len(names) >= 12
+    for name, text in helps:
+        usage, examples = text.split("\n\n")[:2]
+        assert usage.startswith(f"Usage: {' '.join(['arr-coc', *name])}")
+        assert examples.startswith("Examples:\n  "), name
+        assert all("arr-coc " in line or "arr_coc " in line for line in examples.splitlines()[1:]), name
+        assert "..." not in text.split("Verbs:")[-1] or name, "a sentence was cut"
+
+
+SCHEMA = json.loads((ROOT / "arr_coc" / "cli" / "ask.schema.json").read_text())
+
+
+@pytest.mark.parametrize("options", [[], ["--keep", "1.0"], ["--keep", "7", "--selector", "random"]])
+def test_json_is_as_the_schema_says(options, capsys):
+    Draft202012Validator.check_schema(SCHEMA)
+    assert run(["ask", "Which automobile?", "--json", *options]) == 0
+    document = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMA).validate(document)
+    assert document["notices"]
+    for wrong in ({"keep": 1.5}, {"keep": 1}, {"answer": None}, {"images": []}, {"more": 1}, {"timings_ms": {"a": -1}}):
+        valid = Draft202012Validator(SCHEMA).is_valid({**document, **wrong})
+        assert valid == (wrong == {"keep": 1}), wrong  # JSON does not tell 1 from 1.0
+    assert not Draft202012Validator(SCHEMA).is_valid({"answer": "green"})
+
+
+def test_selector_encoding_and_seed(capsys):
+    def kept(*options: str) -> list[int]:
+        assert run(["ask", "What colour is the hand?", "--json", "--keep", "16", *options]) == 0
+        return json.loads(capsys.readouterr().out)["images"][0]["kept"]
+
+    first = kept("--selector", "random", "--seed", "3")
+    assert first == kept("--selector", "random:seed=3", "--encoding", "dense")
+    assert first != kept("--selector", "random", "--seed", "4")
+    assert kept() == kept("--selector", "arr_coc", "--encoding", "sparse") != first
+
+
+def test_a_long_question_is_no_file_name(capsys):
+    assert run(["ask", "What colour is the hand?" + " Say it." * 60, "--max-new-tokens", "1"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_colour_is_for_terminals_without_no_color(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert may_colour(Terminal())
+    assert not may_colour(io.StringIO())
+    monkeypatch.setenv("TERM", "dumb")
+    assert not may_colour(Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not may_colour(Terminal())
+
+
+@pytest.mark.parametrize("at_terminal", [True, False])
+def test_bars_are_for_terminals(monkeypatch, at_terminal, tmp_path):
+    """Of models that take a while: mini is there before a bar could be drawn."""
+    asked = []
+    monkeypatch.setattr("arr_coc.cli.ask.quieten_libraries", lambda bars: asked.append(bars))
+    monkeypatch.setattr("arr_coc.cli.ask.is_terminal", lambda stream: at_terminal)
+    for model, quiet in (("mini", False), (str(tmp_path), False), (str(tmp_path), True)):
+        with contextlib.suppress(ValueError):
+            load(model, quiet=quiet)
+    assert asked == [False, at_terminal, False]
 
 
 @pytest.mark.parametrize(("text", "value"), [("0.25", 0.25), ("1.0", 1.0), ("64", 64), ("auto", "auto"), ("2e-1", 0.2)])
@@ -165,15 +295,38 @@ def test_the_dial_as_typed(text, value):
     assert parse_keep(text) == value
 
 
+NO_NETWORK = "import socket\ndef refuse(*a, **k): raise OSError('no network')\nsocket.socket.connect = refuse\n"
+
+
+def typed(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
+    """A command line of a shell, from another folder; sockets that cannot be opened stand for a cut network."""
+    (folder / "sitecustomize.py").write_text(NO_NETWORK)
+    arr_coc = f"{shlex.quote(sys.executable)} -m arr_coc"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), **environment}
+    line = f"set -o pipefail; {command.replace('arr-coc', arr_coc)}"
+    return subprocess.run(["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
 def test_the_command_runs_from_another_folder_without_a_network(tmp_path):
-    """A socket that cannot be opened stands for a cut network."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import socket\ndef refuse(*a, **k): raise OSError('no network')\nsocket.socket.connect = refuse\n"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    command = [sys.executable, "-m", "arr_coc", "ask", "What colour is the hand?"]
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    """Also where the terminal cannot spell everything."""
+    result = typed("arr-coc ask 'What colour is the hand?'", tmp_path, PYTHONIOENCODING="ascii")
     assert (result.returncode, result.stdout) == (0, "green\n"), result.stderr
+
+
+def test_offline_is_said_before_anything_is_imported(tmp_path):
+    """The hub's own switch is off here; a socket would be refused slowly, with many tries."""
+    result = typed("arr-coc ask what? --model Qwen/Qwen3-VL-2B-Instruct --offline", tmp_path, HF_HUB_OFFLINE="0")
+    assert (result.returncode, result.stdout) == (4, "")
+    assert result.stderr.count("\n") == 1
+    assert "'Qwen/Qwen3-VL-2B-Instruct' in the cache" in result.stderr
+
+
+def test_a_reader_who_leaves_early_is_no_error(tmp_path):
+    commands = "arr-coc --help | head -0; echo $?; (arr-coc ask no.png what? 2>&1 1>&3 | head -0) 3>&1"
+    result = typed(f"{commands}; echo $?; arr-coc --help >/dev/full; echo $?", tmp_path)
+    assert result.stdout.split() == ["0", "3", "3"]
+    assert result.stderr.count("\n") == 1
+    assert "No space left" in result.stderr
 
 
 def test_the_readme_is_true():

@@ -7,15 +7,28 @@ import typer
 from arr_coc import __version__
 from arr_coc.cli.ask import ask
 from arr_coc.cli.bench import bench
+from arr_coc.cli.chat import chat
+from arr_coc.cli.compare import compare
+from arr_coc.cli.demo import demo
+from arr_coc.cli.env import env
 from arr_coc.cli.eval import evaluate
+from arr_coc.cli.helping import Verbs
+from arr_coc.cli.report import report
 from arr_coc.cli.scenes import scenes
+from arr_coc.cli.show import show
 from arr_coc.cli.textures import textures
 from arr_coc.cli.train import train
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = Verbs()
 app.command()(ask)
+app.command()(chat)
 app.command()(bench)
+app.command()(compare)
+app.command()(demo)
+app.command()(env)
 app.command("eval")(evaluate)
+app.command()(report)
+app.command()(show)
 app.command()(textures)
 app.add_typer(scenes, name="scenes")
 app.add_typer(train, name="train")
@@ -37,5 +50,10 @@ def root(
 
     arr-coc ask photo.jpg "What colour is the door?"
 
-    Exit codes: 0 ok, 1 unexpected, 2 usage, 3 bad input, 4 model not found, 130 interrupted.
+    arr-coc chat photo.jpg
+
+    arr-coc VERB --help
+
+    The answer goes to stdout, everything else to stderr. Exit codes: 0 ok, 1 unexpected (ARR_COC_DEBUG=1 shows where),
+    2 usage, 3 bad input, 4 model not found, 5 out of memory, 130 interrupted.
     """

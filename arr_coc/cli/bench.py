@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from arr_coc.cli.options import Offline
+
 
 def bench(
     model: Annotated[str, typer.Option(help="mini, a folder with a Qwen3-VL, or a hub id.")] = "mini",
@@ -38,6 +40,7 @@ def bench(
     plot: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write pictures there.")] = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a trace of the last case there.")] = None,
     fit: Annotated[bool, typer.Option("--fit", help="Say what fits cards of 16, 24 and 32 GB.")] = False,
+    offline: Offline = False,
 ) -> None:
     """Measure time and memory: all tokens, fewer after the ViT, fewer before it; plain and over graphs.
 

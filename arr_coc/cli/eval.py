@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from arr_coc.cli.ask import parse_keep
+from arr_coc.cli.options import Offline
 
 FIELD_OUT, EQUAL_OUT = Path("results/field.json"), Path("results/equal-tokens.json")
 
@@ -48,6 +49,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Report; samples lie beside it. results/field.json if left out.")
     ] = None,
+    offline: Offline = False,
 ) -> None:
     """Compare methods: accuracy, evidence, tokens, time. A run that was killed goes on with the same command.
 

@@ -1,28 +1,110 @@
 """Runs the command line and turns what goes wrong into one line and an exit code."""
 
+import os
 import sys
+import traceback
+import warnings
+from typing import Any
 
-EXIT_OK, EXIT_UNEXPECTED, EXIT_BAD_INPUT, EXIT_NO_MODEL, EXIT_INTERRUPTED = 0, 1, 3, 4, 130
+from arr_coc.cli.terminal import DEBUG, is_debugging
+
+EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_BAD_INPUT, EXIT_NO_MODEL, EXIT_NO_MEMORY = 0, 1, 2, 3, 4, 5
+EXIT_INTERRUPTED = 130
+LONGEST_LINE = 600  # characters of a message
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "unable to allocate")
+MEMORY_HELP = "keep fewer tokens (--keep 0.1), give a smaller image, or take a smaller model"
 
 
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # an answer that the terminal cannot spell is no failure
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # damaged EXIF and the like: the picture is good or refused
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = EXIT_OK
+    except OSError as error:
+        code = failed(error)
+    _forget_unwritten()
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code: 0 ok, 2 usage, 3 bad input, 4 no model, 130 interrupted."""
+    """Run one command and return its exit code; whatever goes wrong is told on stderr in one line."""
     from arr_coc.cli.app import app
 
     try:
-        app(args=arguments, prog_name="arr-coc")
+        code = app(args=arguments, prog_name="arr-coc", standalone_mode=False)
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # the reader has seen enough
+            return EXIT_OK
         return end.code if isinstance(end.code, int) else EXIT_UNEXPECTED
-    except KeyboardInterrupt:
+    except (Exception, KeyboardInterrupt) as error:
+        return failed(error)
+    if code == EXIT_INTERRUPTED:
+        complain("interrupted")
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def failed(error: BaseException) -> int:
+    """Tell what went wrong and return the exit code that stands for it."""
+    if is_debugging():
+        traceback.print_exception(error)
+    if hasattr(error, "exit_code") and hasattr(error, "format_message"):
+        return _usage(error)
+    if isinstance(error, BrokenPipeError):
+        return EXIT_OK
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        complain("interrupted")
         return EXIT_INTERRUPTED
-    except OSError as error:
-        print(f"arr-coc: {error.filename or ''}: {error.strerror or error}".replace(": :", ":"), file=sys.stderr)
+    if is_out_of_memory(error):
+        complain(f"out of memory: {MEMORY_HELP}")
+        return EXIT_NO_MEMORY
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        complain(f"{where}{error.strerror or error}; check that it is there, may be used, and has room")
         return EXIT_BAD_INPUT
-    except ValueError as error:
-        print(f"arr-coc: {error}", file=sys.stderr)
+    if isinstance(error, ValueError):
+        complain(str(error))
         return EXIT_NO_MODEL if type(error).__name__ == "ModelNotFound" else EXIT_BAD_INPUT
-    return EXIT_OK
+    complain(f"unexpected {type(error).__name__}: {error} (a fault of ours: {DEBUG}=1 shows where)")
+    return EXIT_UNEXPECTED
+
+
+def complain(message: str) -> None:
+    """One line on stderr, whatever the message holds: no line breaks, no control characters, no end in sight."""
+    line = " ".join("".join(one if one.isprintable() else " " for one in message).split())
+    if len(line) > LONGEST_LINE:
+        line = f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 2 :]}"
+    try:
+        print(f"arr-coc: {line}", file=sys.stderr, flush=True)
+    except OSError:
+        return  # nobody reads stderr: the exit code must do
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of the host or of the GPU. torch is not imported for this: its errors are known by name and by words."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
+
+
+def _usage(error: Any) -> int:
+    """A command line that cannot be read; without any words at all, the help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        path = error.ctx.command_path if getattr(error, "ctx", None) else "arr-coc"
+        complain(f"{error.format_message().rstrip('.')}; see {path} --help")
+    return int(error.exit_code)
+
+
+def _forget_unwritten() -> None:
+    """What could not be written is dropped, so that Python does not try, and complain, once more at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

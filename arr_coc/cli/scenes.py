@@ -5,12 +5,17 @@ from typing import Annotated
 
 import typer
 
-scenes = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The synthetic world that mini knows.")
+from arr_coc.cli.helping import Verbs
+
+scenes = Verbs()
 
 
 @scenes.callback()
 def root() -> None:
-    """The synthetic world that mini knows."""
+    """The synthetic world that mini knows, as files.
+
+    arr-coc scenes make out/scenes --count 20 --split seen --size 512
+    """
 
 
 @scenes.command()

@@ -5,12 +5,20 @@ from typing import Annotated, Any
 
 import typer
 
-train = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Training.")
+from arr_coc.cli.helping import Verbs
+from arr_coc.cli.options import Offline
+
+train = Verbs()
 
 
 @train.callback()
 def root() -> None:
-    """Training."""
+    """Train the embedded model or a selector.
+
+    arr-coc train mini --seconds 540
+
+    arr-coc train selector --stage 1 --out runs/one --steps 2000
+    """
 
 
 @train.command()
@@ -87,6 +95,7 @@ def selector(
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that read or draw images.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights and data.")] = None,
+    offline: Offline = False,
 ) -> None:
     """Train a selector. The same command goes on from the newest checkpoint in OUT.
 

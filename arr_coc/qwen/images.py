@@ -1,51 +1,62 @@
-"""Reading images that users hand in: few formats, limits checked on the header, orientation applied, plain RGB out."""
+"""Reading images that users hand in: few formats, limits checked on the header, orientation applied, plain RGB out.
 
+Beside the finished image (4 bytes a pixel in memory) at most the decoded one is held: what must be converted is
+converted strip by strip.
+"""
+
+import contextlib
 import os
-import struct
-import warnings
-from collections.abc import Sequence
+import re
+import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
+
+from arr_coc.qwen.headers import Damaged, NotAnImage, read_header
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 MOST_PIXELS = 50_000_000
 MOST_BYTES = 20 * 1024 * 1024
 MOST_ASPECT = 200  # Qwen's resizing refuses more
 MOST_IMAGES = 8
+STRIP = 2**19  # pixels that are converted at a time; small enough to cost nothing, large enough to be quick
+
+ORIENTATION = 0x0112  # the tag of EXIF
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What sets an image upright, by its orientation tag."""
+DEEP = ("I;16", "I;16B", "I;16L", "I", "F")  # modes with more than 8 bits a value
+
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # of a page or a server; a path may have halved the slashes
 
 ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray
 
 
 def read_image(image: ImageLike) -> Image.Image:
     """A path, a Pillow image or a uint8 array `[h, w, 3]` -> RGB, upright, transparency on white."""
-    name = (Path(image).name or str(image)) if isinstance(image, (str, os.PathLike)) else "the image"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit follows, and is lower
-            return _read(image, name)
-    except Image.DecompressionBombError:
-        raise ValueError(f"{name}: more pixels than any allowed image; resize it first") from None
-    except UnidentifiedImageError:
-        raise ValueError(f"{name}: not a readable {', '.join(FORMATS)} image; convert it first") from None
-    except (OSError, SyntaxError, MemoryError, OverflowError, EOFError, IndexError, struct.error) as error:
-        raise ValueError(f"{name}: the image is damaged ({type(error).__name__}); export it again") from None
-
-
-def _read(image: ImageLike, name: str) -> Image.Image:
     if isinstance(image, (str, os.PathLike)):
-        return _open(Path(image))
+        return _from_file(image)
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
             raise ValueError(f"array of {image.dtype} {image.shape}: give uint8 of shape (height, width, 3)")
         image = Image.fromarray(image)
     if not isinstance(image, Image.Image):
         raise ValueError(f"cannot read a {type(image).__name__} as an image: give a path, a Pillow image or an array")
-    _check_size(image.width, image.height, name)
-    return _to_rgb(image)
+    _check_size(image.width, image.height, "the image")
+    with _one_line("the image"):
+        return _upright_rgb(image)
 
 
 def read_images(images: ImageLike | Sequence[ImageLike]) -> list[Image.Image]:
@@ -66,36 +77,119 @@ def image_tensor(image: ImageLike | Tensor) -> Tensor:
     return image.float() / 255 if image.dtype == torch.uint8 else image.float().clamp(0, 1)
 
 
-def _open(path: Path) -> Image.Image:
-    name = path.name or str(path)
-    if not path.is_file():
-        raise ValueError(f"{name}: no such image file; check the path")
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(
-            f"{name}: {path.stat().st_size / 2**20:.0f} MB, at most {MOST_BYTES // 2**20} MB; save it smaller"
-        )
-    with Image.open(path, formats=FORMATS) as image:
+def _from_file(source: str | os.PathLike[str]) -> Image.Image:
+    path = Path(source)
+    name = _shown(path)
+    if ADDRESS.match(str(source)):
+        raise ValueError(f"{name}: an address is not fetched; download the image and give the file")
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)  # first: opening a pipe would wait for ever
+    except (OSError, ValueError):
+        raise ValueError(f"{name}: no such image file; check the path") from None
+    if not is_file:
+        raise ValueError(f"{name}: no such image file, but a folder or a device; give the image itself")
+    try:
+        file = open(path, "rb")  # noqa: SIM115  (its own message, and closed below)
+    except OSError as error:
+        raise ValueError(f"{name}: the image cannot be opened ({error.strerror}); check who may read it") from None
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise ValueError(f"{name}: {size / 2**20:.0f} MB, at most {MOST_BYTES // 2**20} MB; save it smaller")
+        with _one_line(name):
+            return _decode(file, name)
+
+
+def _decode(file: IO[bytes], name: str) -> Image.Image:
+    """The size is checked twice: as we read the header, before anything is made of it, and as the decoder does."""
+    header = read_header(file)
+    _check_size(header.width, header.height, name)
+    with Image.open(header.picture(), formats=(header.format,)) as image:
         _check_size(image.width, image.height, name)
-        return _to_rgb(image)
+        return _upright_rgb(image, ours=True)
+
+
+class _Refused(ValueError):
+    """A limit was passed; the message is ready for the user."""
+
+
+@contextlib.contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Whatever a decoder says of hostile bytes, the user is told in one line, without addresses and paths."""
+    try:
+        yield
+    except (_Refused, MemoryError):
+        raise
+    except NotAnImage:
+        raise ValueError(f"{name}: not a readable {', '.join(FORMATS)} image; convert it first") from None
+    except Damaged as error:
+        raise ValueError(f"{name}: the image is damaged ({error}); export it again") from None
+    except Exception as error:  # decoders fail in every way that there is
+        raise ValueError(f"{name}: the image is damaged ({type(error).__name__}); export it again") from None
+
+
+def _shown(path: Path) -> str:
+    """A file's name as part of one line: nothing in it can break the line or steer a terminal."""
+    name = "".join(one if one.isprintable() else "?" for one in path.name or str(path))
+    return name if len(name) <= 100 else f"{name[:60]}...{name[-30:]}"
 
 
 def _check_size(width: int, height: int, name: str) -> None:
     if width < 1 or height < 1:
-        raise ValueError(f"{name}: {width}x{height} has no pixels")
+        raise _Refused(f"{name}: {width}x{height} has no pixels; export it again")
     if width * height > MOST_PIXELS:
-        raise ValueError(f"{name}: {width}x{height} is over {MOST_PIXELS // 10**6} megapixels; resize it first")
+        raise _Refused(f"{name}: {width}x{height} is over {MOST_PIXELS // 10**6} megapixels; resize it first")
     if max(width, height) > MOST_ASPECT * min(width, height):
-        raise ValueError(f"{name}: {width}x{height} is longer than {MOST_ASPECT} to 1; crop it first")
+        raise _Refused(f"{name}: {width}x{height} is longer than {MOST_ASPECT} to 1; crop it first")
+
+
+def _upright_rgb(image: Image.Image, ours: bool = False) -> Image.Image:
+    """Never more than two images at once: one that is `ours` is given up as soon as it was converted."""
+    image.load()
+    turn = TURNS.get(_orientation(image))
+    if turn is not None and image.mode == "RGB" and not _is_clear(image):
+        return image.transpose(turn)
+    rgb = _to_rgb(image)
+    if ours:
+        image.close()
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _is_clear(image: Image.Image) -> bool:
+    """Whether some of it may be transparent."""
+    return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+
+
+def _orientation(image: Image.Image) -> Any:
+    """The tag's value; damaged EXIF does not spoil a good picture."""
+    try:
+        return image.getexif().get(ORIENTATION)
+    except Exception:  # a parser of hostile bytes, see `_one_line`
+        return None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    image = ImageOps.exif_transpose(image)
-    if image.mode in ("I;16", "I;16B", "I;16L", "I", "F"):
-        values = np.asarray(image, dtype=np.float64)
-        top = 65535 if image.mode.startswith("I") else max(1.0, float(np.nan_to_num(values).max()))
-        image = Image.fromarray((np.nan_to_num(values).clip(0, top) * (255 / top)).astype(np.uint8))
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
+    if not _is_clear(image) and image.mode not in DEEP:
+        return image.convert("RGB")
+    rgb = Image.new("RGB", image.size)
+    top = _top_value(image) if image.mode in DEEP else 0.0
+    rows = max(1, STRIP // image.width)
+    for y in range(0, image.height, rows):
+        strip = image.crop((0, y, image.width, min(y + rows, image.height)))
+        rgb.paste(_from_deep(strip, top) if image.mode in DEEP else _on_white(strip), (0, y))
+    return rgb
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _top_value(image: Image.Image) -> float:
+    """What white is: 65,535 where values are whole numbers, else the largest, but at least 1."""
+    return 65535.0 if image.mode.startswith("I") else max(1.0, float(np.nan_to_num(np.asarray(image)).max()))
+
+
+def _from_deep(image: Image.Image, top: float) -> Image.Image:
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64)).clip(0, top)
+    return Image.fromarray((values * (255 / top)).astype(np.uint8)).convert("RGB")

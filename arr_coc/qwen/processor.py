@@ -73,6 +73,8 @@ def chat_tokens(tokenizer: Any) -> ChatTokens | None:
 _SLOT = "\ue000{}\ue001"
 _SLOT_PATTERN = re.compile("\ue000(\\d+)\ue001")
 
+MOST_CHARACTERS = 400_000  # of one conversation; more is not even tokenised
+
 
 def encode(
     processor: Any, conversations: Sequence[Conversation], add_generation_prompt: bool = True
@@ -105,6 +107,8 @@ def _encode_one(
 ) -> tuple[list[int], list[int]]:
     """Token ids of one conversation, and 1 for each token of its last question."""
     turns = conversation.turns()
+    if sum(len(text) for _, text in turns) > MOST_CHARACTERS:
+        raise ValueError(f"the conversation is over {MOST_CHARACTERS:,} characters long: ask something shorter")
     messages = [
         {"role": role, "content": [{"type": "text", "text": _SLOT.format(slot)}]}
         for slot, (role, _) in enumerate(turns)
@@ -122,6 +126,10 @@ def _encode_one(
             piece_ids = processor.tokenizer(piece, add_special_tokens=False)["input_ids"]
         ids += piece_ids
         asked += [int(is_text and int(piece) == len(turns) - 1)] * len(piece_ids)
+    words = len(ids) - ids.count(processor.image_token_id)
+    if words > processor.tokenizer.model_max_length:
+        most = processor.tokenizer.model_max_length
+        raise ValueError(f"the conversation is {words:,} tokens long, this model reads {most:,}: ask something shorter")
     return ids, asked
 
 

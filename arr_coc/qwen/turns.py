@@ -18,10 +18,12 @@ IGNORE = -100  # label of tokens that carry no loss
 def cut_tokens(text: str, names: Sequence[str]) -> list[str]:
     """`text` in parts, cut after the first character of every name in it, so that no part holds one whole.
 
-    Tokenised apart, what looks like a special or added token is spelled out as the text that it is.
+    Tokenised apart, what looks like a special or added token is spelled out as the text that it is. Names that overlap
+    are all cut: the search looks ahead and takes nothing away.
     """
     names = [name for name in names if len(name) > 1]
-    cuts = [found.start() + 1 for found in re.finditer("|".join(map(re.escape, names)), text)] if names else []
+    pattern = f"(?={'|'.join(map(re.escape, names))})"
+    cuts = [found.start() + 1 for found in re.finditer(pattern, text)] if names else []
     return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 

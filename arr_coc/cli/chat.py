@@ -1,0 +1,224 @@
+"""arr-coc chat: several questions about one image. Each question chooses anew; answers alone go to stdout.
+
+Ctrl-C stops an answer and not the chat. At the prompt, twice Ctrl-C leaves with 130 and Ctrl-D with 0.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arr_coc.cli.ask import (
+    check_picture,
+    default_keep,
+    load,
+    notices_about,
+    parse_keep,
+    summary,
+    write_overlay,
+)
+from arr_coc.cli.options import Encoding, KeepDial, MaxNewTokens, Model, Offline, Quiet, Seed, SelectorName
+from arr_coc.cli.run import EXIT_BAD_INPUT, failed
+from arr_coc.cli.sample import sample_image
+from arr_coc.cli.terminal import PROMPT, is_terminal, note, read_line, set_verbosity, stop_at_interrupt
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from arr_coc.qwen import Answer, ARRCOCQwen
+
+COMMANDS = {
+    "/keep": "/keep PART      part KEPT from now on: 0.25, 256 or auto; alone, it says what is in force",
+    "/image": "/image FILE...  go on with other images; the conversation begins anew",
+    "/overlay": "/overlay FILE   write a picture of what the last answer was made from",
+    "/history": "/history        what was asked and answered so far",
+    "/reset": "/reset          forget what was asked and answered",
+    "/help": "/help           these lines",
+    "/quit": "/quit           leave; so does Ctrl-D",
+}
+
+
+def chat(
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[IMAGE]...", help="JPEG, PNG or WebP files; the bundled sample if left out."),
+    ] = None,
+    model: Model = "mini",
+    keep: KeepDial = None,
+    selector: SelectorName = "auto",
+    encoding: Encoding = None,
+    max_new_tokens: MaxNewTokens = 128,
+    history: Annotated[
+        bool | None,
+        typer.Option(
+            "--history/--no-history",
+            help="Whether the model is shown what was said before. If left out: yes, but not mini, which knows single "
+            "questions only.",
+        ),
+    ] = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    offline: Offline = False,
+) -> None:
+    """Ask several questions about an image, one line each. /help lists what can be done between them.
+
+    arr-coc chat photo.jpg
+
+    arr-coc chat photo.jpg --model Qwen/Qwen3-VL-2B-Instruct --keep 0.25
+
+    printf 'What colour is the hand?\\nWhich word is blue?\\n' | arr-coc chat --quiet
+    """
+    from arr_coc.qwen.images import read_images
+    from arr_coc.qwen.turns import is_mini
+
+    set_verbosity(quiet)
+    dial = None if keep is None else parse_keep(keep)
+    sources = images or [sample_image()]
+    pictures = read_images(sources)
+    loaded = load(model, selector, encoding, seed=seed, quiet=quiet)
+    if history is None:
+        history = not is_mini(loaded.processor.tokenizer)
+    session = Chat(loaded, sources, pictures, default_keep(loaded) if dial is None else dial, history)
+    session.max_new_tokens, session.quiet = max_new_tokens, quiet
+    if not quiet and is_terminal(sys.stdin):
+        names = ", ".join(source.name for source in sources)
+        note(f"{model} looks at {names}; /help lists the commands, Ctrl-D leaves")
+        if not history:
+            note("each question is answered by itself: the model is not shown the ones before (--history shows them)")
+    if converse(session):
+        raise typer.Exit(EXIT_BAD_INPUT)
+
+
+@dataclass
+class Chat:
+    """The images, the dial and what was said. Commands and questions change it; it prints, but reads nothing."""
+
+    loaded: "ARRCOCQwen"
+    sources: Sequence[Path]
+    pictures: Sequence["Image"]
+    keep: float | int | str
+    shows_history: bool
+    """Whether the model is shown the turns before."""
+    max_new_tokens: int = 128
+    quiet: bool = False
+    turns: list[tuple[str, str]] = field(default_factory=list)
+    last: tuple[str, "Answer", list[tuple[str, str]]] | None = None
+    """The last question, its answer, and the turns that the model was shown with it."""
+
+    def take(self, line: str) -> bool:
+        """Follow a command or answer a question; False when it was the wish to leave."""
+        if not line.strip():
+            return True
+        if not line.startswith("/"):
+            self.answer(line.strip())
+            return True
+        command, _, rest = line.strip().partition(" ")
+        if command == "/quit":
+            return False
+        if command not in COMMANDS:
+            raise ValueError(f"no command {command}: /help lists them; a question may begin with a space and a slash")
+        getattr(self, f"do_{command[1:]}")(rest.strip())
+        return True
+
+    def answer(self, question: str) -> None:
+        """Print the answer as it comes. What was said until it was stopped counts as the answer."""
+        from arr_coc.qwen.streaming import Stopped, stream_text
+
+        shown = list(self.turns) if self.shows_history else []
+        answers: list[Answer] = []
+        with stop_at_interrupt() as stopped:
+
+            def work(streamer: Any, left: Any) -> None:
+                options: dict[str, Any] = {"keep": self.keep, "history": shown, "max_new_tokens": self.max_new_tokens}
+                criteria = [left, Stopped(stopped)]
+                answers.append(
+                    self.loaded.ask(
+                        list(self.pictures), question, streamer=streamer, stopping_criteria=criteria, **options
+                    )
+                )
+
+            for piece in stream_text(self.loaded.processor.tokenizer, work):
+                typer.echo(piece, nl=False)
+        typer.echo()
+        (made,) = answers
+        self.turns.append((question, made.text))
+        self.last = (question, made, shown)
+        if stopped.is_set():
+            note("stopped")
+        if not self.quiet:
+            for line in (*notices_about(self.loaded, question), summary(made)):
+                note(line)
+
+    def do_keep(self, rest: str) -> None:
+        self.keep = parse_keep(rest) if rest else self.keep
+        note(f"keep {self.keep}")
+
+    def do_image(self, rest: str) -> None:
+        from arr_coc.qwen.images import read_images
+
+        try:
+            sources = [Path(word) for word in shlex.split(rest)]
+        except ValueError:
+            raise ValueError(f"{rest}: a quotation mark is left open; close it") from None
+        if not sources:
+            raise ValueError("/image without a file: write /image FILE")
+        self.pictures, self.sources = read_images(sources), sources
+        self.do_reset("")
+
+    def do_overlay(self, rest: str) -> None:
+        if self.last is None:
+            raise ValueError("nothing was asked yet: ask first, then write /overlay FILE")
+        if not rest:
+            raise ValueError("/overlay without a file: write /overlay FILE")
+        question, made, shown = self.last
+        path = Path(rest)
+        check_picture(path, self.sources)
+        write_overlay(path, self.loaded, self.pictures, question, made, shown)
+        note(str(path))
+
+    def do_history(self, rest: str) -> None:
+        for question, answered in self.turns:
+            note(f"{PROMPT}{question}\n{answered}")
+        if not self.turns:
+            note("nothing was asked yet")
+
+    def do_reset(self, rest: str) -> None:
+        self.turns, self.last = [], None
+        note(f"a new conversation about {', '.join(source.name for source in self.sources)}")
+
+    def do_help(self, rest: str) -> None:
+        for line in COMMANDS.values():
+            note(line)
+
+
+def converse(session: Chat) -> int:
+    """Take lines until there are no more. Returns how many failed, where nobody was there to see it: from a pipe."""
+    at_terminal, failures, warned = is_terminal(sys.stdin), 0, False
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="replace")  # a byte that is no text spoils its character, not the chat
+    while True:
+        try:
+            line = read_line()
+        except EOFError:
+            if at_terminal:
+                typer.echo(err=True)
+            return failures
+        except KeyboardInterrupt:
+            if warned or not at_terminal:
+                raise
+            warned = True
+            note("\nCtrl-C once more leaves, and so does Ctrl-D")
+            continue
+        warned = False
+        try:
+            if not session.take(line):
+                return failures
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # told in one line, and the chat goes on
+            failed(error)
+            failures += not at_terminal
