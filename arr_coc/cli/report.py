@@ -1,0 +1,33 @@
+"""arr-coc report: one page about all results, in HTML and Markdown."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where field.json and its like lie.")] = Path(
+        "results"
+    ),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="For the pages and their pictures.")] = Path(
+        "docs/report"
+    ),
+    failures: Annotated[int, typer.Option(min=0, help="Lost questions that are shown; 0 leaves them out.")] = 12,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the paths of the pages.")] = False,
+) -> None:
+    """Write one page about all results: plots, tables, lost questions, a verdict on every promise; HTML and Markdown.
+
+    arr-coc report
+
+    arr-coc report --results results --out docs/report --failures 24
+    """
+    from arr_coc.evaluation.report import ReportOptions, write_report
+    from arr_coc.viewing import kept_overlay
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    for path in write_report(ReportOptions(results, out, failures), kept_overlay, say):
+        typer.echo(path)
