@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
+DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 export HF_HUB_OFFLINE := 1
 
-.PHONY: ask test lint soak clean
+.PHONY: ask demo test lint soak clean
 
 $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "arr-coc needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -15,8 +16,12 @@ $(CORE): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	touch $@
 
+$(DEMO): $(CORE)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[demo]"
+	touch $@
+
 $(DEV): $(CORE)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,demo,dev]"
 	touch $@
 
 # Three questions about one image: the answers, and pictures of where each of them looked.
@@ -26,6 +31,10 @@ ask: $(CORE)
 		number=$$((number + 1)); echo "? $$question"; \
 		$(BIN)/arr-coc ask "$$question" --overlay out/ask-$$number.png || exit 1; \
 	done; echo "pictures: out/ask-1.png, out/ask-2.png, out/ask-3.png"
+
+# The same in the browser, and more: compare, look closer, draw scenes. On this machine alone, until Ctrl-C.
+demo: $(DEMO)
+	$(BIN)/arr-coc demo --open
 
 test: lint
 	$(BIN)/python -m pytest -m "not soak"

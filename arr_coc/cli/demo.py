@@ -1,0 +1,38 @@
+"""arr-coc demo: ask, compare and look closer in the browser."""
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="mini, a folder with a Qwen3-VL, or a hub id; several times to compare them. [default: mini]"
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; this machine alone if left as it is.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 7860,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Ask, compare and look closer in the browser.
+
+    arr-coc demo --open
+
+    arr-coc demo --model mini --model Qwen/Qwen3-VL-2B-Instruct --port 7861
+    """
+    if find_spec("gradio") is None:
+        raise ValueError("the demo needs Gradio: pip install 'arr-coc[demo]'")
+    from arr_coc.demo.models import Models
+    from arr_coc.demo.serving import check_port, is_loopback, serve
+
+    check_port(host, port)
+    models = Models(model or ["mini"])
+    with models.use(models.names[0]):  # loaded now, so that a wrong name ends here and the first answer is quick
+        pass
+    if not is_loopback(host):
+        typer.echo(f"warning: everyone who reaches {host} can use this demo; there is no password", err=True)
+    typer.echo(f"the demo is at http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C ends it)", err=True)
+    serve(models, host, port, open_browser=open_browser)

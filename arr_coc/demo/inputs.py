@@ -1,0 +1,86 @@
+"""What comes from the browser, checked once: an uploaded image, a question, a dial."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+from arr_coc.config import CELL, Keep, tokens_to_keep
+from arr_coc.qwen.images import read_image
+
+MOST_CHARACTERS = 2000
+MOST_SHOWN = 1024  # px of the longer side of a picture in the page; the model sees the image itself
+AUTO, BY_HAND = "auto", "by hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question about one image, ready for a model."""
+
+    image: Image.Image  # RGB, upright
+    question: str
+    keep: Keep
+
+    @classmethod
+    def of(
+        cls, path: str | None, question: str | None, mode: str | None, percent: float | None, use: bool = True
+    ) -> "Asked":
+        """From what the page has; without ARR-COC (`use`) everything is kept."""
+        return cls(read_upload(path), check_question(question), dial(mode, percent) if use else 1.0)
+
+
+def read_upload(path: str | None) -> Image.Image:
+    """The image that the browser sent; `path` is where the server put it."""
+    if not path:
+        raise ValueError("no image yet: upload one, or click an example")
+    return read_image(path)
+
+
+def check_question(question: str | None) -> str:
+    """The question without space around it."""
+    text = (question or "").strip()
+    if not text:
+        raise ValueError("no question yet: write one, or click an example")
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"the question has {len(text)} characters: ask in {MOST_CHARACTERS} at most")
+    return text
+
+
+def dial(mode: str | None, percent: float | None) -> Keep:
+    """The dial as the page has it: automatic, or so many percent of the visual tokens KEPT."""
+    if mode == AUTO:
+        return "auto"
+    if mode != BY_HAND:
+        raise ValueError(f"the dial is either {AUTO} or {BY_HAND}")
+    if not isinstance(percent, (int, float)) or not 1 <= percent <= 100:
+        raise ValueError("the part kept is 1 to 100 percent")
+    return float(percent) / 100
+
+
+def shown(image: Image.Image) -> Image.Image:
+    """A copy that is small enough for a page."""
+    scale = MOST_SHOWN / max(image.size)
+    if scale >= 1:
+        return image.copy()
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def count_tokens(image_processor: Any, size: tuple[int, int]) -> int:
+    """Visual tokens of an image of (width, height) px in the untouched model."""
+    limits = image_processor.size
+    height, width = smart_resize(
+        size[1], size[0], CELL, min_pixels=limits["shortest_edge"], max_pixels=limits["longest_edge"]
+    )
+    return int(height // CELL * (width // CELL))
+
+
+def budget_line(total: int | None, keep: Keep) -> str:
+    """The live count beside the dial."""
+    if not total:
+        return "no image yet"
+    tokens = tokens_to_keep(keep, total)
+    if tokens is None:
+        return f"the question decides how many of {total} visual tokens are kept"
+    return f"**{tokens}** of {total} visual tokens are kept"

@@ -1,0 +1,114 @@
+"""The left side of the page: image, question, dial, buttons and examples. All tabs but Scenes read it."""
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from PIL import Image
+
+from arr_coc.demo import worlds
+from arr_coc.demo.inputs import AUTO, BY_HAND, MOST_CHARACTERS, budget_line, count_tokens, dial, read_upload
+from arr_coc.demo.models import Models
+from arr_coc.demo.parts import PRIVATE, Upload, guarded, told
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Its components."""
+
+    image: Any
+    question: Any
+    ask: Any
+    stop: Any
+    clear: Any
+    use: Any
+    mode: Any
+    percent: Any
+    model: Any
+    examples: Any
+
+    @property
+    def asked(self) -> list[Any]:
+        """What `Asked.of` takes, without the checkbox."""
+        return [self.image, self.question, self.mode, self.percent]
+
+
+def left_side(models: Models, page: gr.Blocks) -> Left:
+    """Image, question, dial, buttons and examples; the tabs say what the buttons do."""
+    rows = list(worlds.example_rows())
+    files = _files([picture for picture, _, _ in rows])
+    image = Upload(
+        files[0],
+        label="Image: JPEG, PNG or WebP, up to 20 MB",
+        sources=["upload", "clipboard"],
+        height=320,
+        elem_id="image",
+    )
+    question = gr.Textbox(
+        rows[0][1], label="Question", lines=1, max_length=MOST_CHARACTERS, elem_id="question", submit_btn=False
+    )
+    with gr.Row():
+        ask = gr.Button("Ask", variant="primary", min_width=90, elem_id="ask")
+        stop = gr.Button("Stop", min_width=90, elem_id="stop")
+        clear = gr.Button("Clear", min_width=90, elem_id="clear")
+    examples = gr.Examples(
+        [[file, text] for file, (_, text, _) in zip(files, rows, strict=True)],
+        [image, question],
+        label="Examples: one click asks",
+        example_labels=[text for _, text, _ in rows],
+        elem_id="examples",
+        api_visibility="private",
+    )
+    use = gr.Checkbox(True, label="Use ARR-COC", info="Off: the plain model, with every visual token.", elem_id="use")
+    with gr.Group():
+        mode = gr.Radio([AUTO, BY_HAND], value=AUTO, label="Visual tokens kept", elem_id="mode")
+        percent = gr.Slider(1, 100, value=25, step=1, label="By hand: percent kept", elem_id="percent")
+        budget = gr.Markdown("", elem_id="budget")
+    model = gr.Dropdown(
+        models.names, value=models.names[0], label="Model", visible=len(models.names) > 1, elem_id="model"
+    )
+    side = Left(image, question, ask, stop, clear, use, mode, percent, model, examples)
+    _count_tokens(models, page, side, budget)
+    return side
+
+
+def _files(pictures: list[Image.Image]) -> list[str]:
+    """The pictures as files in the folder of the server's own, which goes when the server ends."""
+    folder = Path(tempfile.mkdtemp(dir=os.environ["GRADIO_TEMP_DIR"]))
+    files = [folder / f"example-{number}.png" for number in range(1, len(pictures) + 1)]
+    for picture, file in zip(pictures, files, strict=True):
+        picture.save(file)
+    return [str(file) for file in files]
+
+
+def _count_tokens(models: Models, page: gr.Blocks, side: Left, budget: Any) -> None:
+    """A new image is checked and counted at once; the dial shows what it stands for while it is turned."""
+    total = gr.State(0, time_to_live=3600)
+
+    @guarded
+    def measure(path: str | None, name: str, mode: str, percent: float) -> tuple[Any, int, str]:
+        if path is None:
+            return gr.skip(), 0, budget_line(0, "auto")
+        try:
+            picture = read_upload(path)
+        except ValueError as error:
+            gr.Warning(told(error), title="Not this image")
+            return None, 0, budget_line(0, "auto")
+        with models.use(name) as owner:
+            tokens = count_tokens(owner.processor.image_processor, picture.size)
+        return gr.skip(), tokens, budget_line(tokens, dial(mode, percent))
+
+    @guarded
+    def turned(tokens: int, mode: str, percent: float) -> str:
+        return budget_line(tokens, dial(mode, percent))
+
+    for event in (page.load, side.image.change, side.model.change):
+        event(measure, [side.image, side.model, side.mode, side.percent], [side.image, total, budget], **PRIVATE)
+    side.mode.change(turned, [total, side.mode, side.percent], budget, queue=False, show_progress="hidden", **PRIVATE)
+    side.percent.input(lambda: BY_HAND, None, side.mode, queue=False, show_progress="hidden", **PRIVATE)
+    side.percent.change(
+        turned, [total, side.mode, side.percent], budget, queue=False, show_progress="hidden", **PRIVATE
+    )

@@ -1,0 +1,471 @@
+"""What the demo does, without a browser: every tab's functions, the models behind them, and the messages."""
+
+import contextlib
+import itertools
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import hostile
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from arr_coc.cli.run import run
+from arr_coc.demo import microscope, worlds
+from arr_coc.demo.asking import ask
+from arr_coc.demo.comparing import OURS, PLAIN, WAYS, compare
+from arr_coc.demo.inputs import (
+    AUTO,
+    BY_HAND,
+    Asked,
+    budget_line,
+    check_question,
+    count_tokens,
+    dial,
+    read_upload,
+    shown,
+)
+from arr_coc.demo.messages import short_message
+from arr_coc.demo.models import Models, choosable_selectors, labels
+from arr_coc.demo.serving import is_loopback
+from arr_coc.qwen import ARRCOCQwen
+
+HAND = "What colour is the hand?"
+
+
+@pytest.fixture(scope="module")
+def models():
+    return Models(["mini"])
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return worlds.picture_of(worlds.scene_of(529, worlds.ANY))
+
+
+def fake_models(sources, **settings):
+    stock = tiny.stock()
+    loads = []
+
+    def load(source):
+        loads.append(source)
+        return ARRCOCQwen(stock, processor=tiny.processor()).eval()
+
+    return Models(sources, load=load, **settings), loads
+
+
+# ---------------------------------------------------------------- Ask
+
+
+@pytest.mark.parametrize("number", range(len(worlds.EXAMPLES)))
+def test_every_example_is_answered_rightly(models, number):
+    picture, question, right = list(worlds.example_rows())[number]
+    *_, told = ask(models, "mini", Asked(picture, question, "auto"))
+    assert told.answer == right
+    assert told.overlay.size == picture.size
+    assert told.heat is not None
+    assert "visual tokens" in told.stats
+
+
+def test_the_answer_comes_in_pieces_and_is_the_models_own(models, scene):
+    asked = Asked(scene, "Name all the things and their colours.", "auto")
+    steps = list(ask(models, "mini", asked))
+    assert len(steps) > 3
+    assert all(later.answer.startswith(earlier.answer) for earlier, later in itertools.pairwise(steps))
+    with models.use("mini") as owner:
+        assert steps[-1].answer == owner.ask(scene, asked.question, keep="auto").text
+
+
+def test_without_arr_coc_everything_is_kept_and_the_map_is_the_answers_attention(models, scene):
+    *_, told = ask(models, "mini", Asked(scene, HAND, 1.0))
+    assert told.answer == "green"
+    assert told.stats.startswith("**256** of 256")
+    assert told.overlay.tobytes() == scene.tobytes()
+    assert told.heat is not None
+
+
+def test_leaving_early_ends_the_answer_and_frees_the_model(models, scene):
+    steps = ask(models, "mini", Asked(scene, "Name all the things and their colours.", "auto"))
+    next(steps)
+    steps.close()
+    free = threading.Event()
+
+    def use() -> None:
+        with models.use("mini"):
+            free.set()
+
+    threading.Thread(target=use, daemon=True).start()
+    assert free.wait(20)
+
+
+def test_words_outside_the_world_are_named(models, scene):
+    *_, told = ask(models, "mini", Asked(scene, "Which automobile is parked here?", "auto"))
+    assert "not the words: automobile, parked" in told.stats
+
+
+# ---------------------------------------------------------------- what comes in
+
+
+def test_the_dial():
+    assert dial(AUTO, None) == "auto"
+    assert dial(BY_HAND, 25) == 0.25
+    assert dial(BY_HAND, 100) == 1.0
+    for mode, percent in ((BY_HAND, 0), (BY_HAND, 101), (BY_HAND, None), (BY_HAND, float("nan")), ("other", 5)):
+        with pytest.raises(ValueError, match=r"dial|percent"):
+            dial(mode, percent)
+
+
+@pytest.mark.parametrize("question", [None, "", "  \n", "x" * 2001])
+def test_questions_that_are_none(question):
+    with pytest.raises(ValueError, match="question"):
+        check_question(question)
+
+
+def test_no_image_says_what_to_do():
+    with pytest.raises(ValueError, match="upload one"):
+        read_upload(None)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(20, 1500), st.integers(20, 1500))
+def test_the_live_count_is_what_the_processor_makes(width, height):
+    images = tiny.processor().image_processor
+    grid = images(images=[Image.new("RGB", (width, height))], return_tensors="pt")["image_grid_thw"]
+    assert count_tokens(images, (width, height)) == int(grid.prod()) // 4
+
+
+def test_the_live_count_in_words():
+    assert budget_line(256, 0.25).startswith("**64** of 256")
+    assert "256" in budget_line(256, "auto")
+    assert budget_line(0, 0.5) == "no image yet"
+
+
+@given(st.integers(1, 5000), st.integers(1, 60))
+def test_pictures_fit_the_page(long, short):
+    for size in ((long, short), (short, long)):
+        assert 1 <= min(shown(Image.new("L", size)).size) <= max(shown(Image.new("L", size)).size) <= 1024
+
+
+# ---------------------------------------------------------------- hostile images
+
+
+def put_to_the_demo(models: Models, path: Path) -> str:
+    """What the page shows of a question about this file: the answer, or the message. As the Ask tab does it."""
+    try:
+        *_, told = ask(models, models.names[0], Asked.of(str(path), "what is this?", BY_HAND, 50))
+    except Exception as error:
+        return f"refused {short_message(error)}"
+    assert max(told.overlay.size) <= 1024
+    return f"taken {told.answer}"
+
+
+def check_hostile(folder: Path, seeds: Sequence[int]) -> None:
+    """Each is answered or refused in our own words, and the next good answer is the one of before."""
+    models, _ = fake_models(["a/one"])
+    tiny.picture().save(folder / "good.png")
+    good = put_to_the_demo(models, folder / "good.png")
+    assert good.startswith("taken ")
+    for file in (hostile.make(kind, seed) for kind in hostile.KINDS for seed in seeds):
+        (folder / file.name).write_bytes(file.data)
+        became = put_to_the_demo(models, folder / file.name)
+        assert file.verdict in (hostile.EITHER, became.split()[0]), became
+        if became.startswith("refused"):
+            assert became.startswith(f"refused {file.name}: ")
+            assert not re.search(r"\b0x[0-9a-f]{4}|Traceback|/|\n", became)
+        assert put_to_the_demo(models, folder / "good.png") == good, file.name
+
+
+@pytest.fixture
+def short_answers(monkeypatch):
+    """A random model never ends by itself."""
+    monkeypatch.setattr("arr_coc.demo.asking.MOST_NEW_TOKENS", 3)
+
+
+@pytest.mark.usefixtures("short_answers")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_hostile_images(tmp_path):
+    check_hostile(tmp_path, (0, 7, 14, 19))
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("short_answers")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_all_hostile_images(tmp_path):
+    check_hostile(tmp_path, range(hostile.SEEDS))
+
+
+# ---------------------------------------------------------------- messages
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("cannot open <_io.BytesIO object at 0x7f00aa12cd30>"),
+        ValueError("no file /home/somebody/secret.png"),
+        ValueError('File "x.py", line 3'),
+        ValueError("one line\nand another"),
+        ValueError("x" * 1000),
+        ValueError(""),
+        RuntimeError("anything"),
+        KeyError("token"),
+    ],
+    ids=str,
+)
+def test_what_is_not_ours_to_say_becomes_a_number(error):
+    message = short_message(error)
+    assert message.startswith("something went wrong here")
+    assert "home" not in message
+    assert "0x" not in message
+
+
+def test_our_own_messages_stay():
+    assert short_message(ValueError("photo.png: 9x9 is too small")) == "photo.png: 9x9 is too small"
+    assert "smaller image" in short_message(torch.OutOfMemoryError("CUDA out of memory at 0x7f"))
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_at_most_two_models_are_loaded_and_the_least_recently_used_goes():
+    models, loads = fake_models(["a/one", "b/two", "c/three"])
+    for name in ("a/one", "b/two", "a/one", "c/three", "a/one", "b/two"):
+        with models.use(name):
+            assert len(models.loaded()) <= 2
+    assert loads == ["a/one", "b/two", "c/three", "b/two"]
+    assert list(models.loaded()) == ["a/one", "b/two"]
+    assert "at most 2" in models.memory()
+
+
+def test_only_named_models_and_listed_ways_can_be_used():
+    models, loads = fake_models(["a/one"])
+    for name, selector in (
+        ("b/two", "auto"),
+        ("/etc", "auto"),
+        ("a/one", "oracle"),
+        ("a/one", "rival"),
+        ("a/one", "x"),
+    ):
+        with pytest.raises(ValueError, match="list"), models.use(name, selector):
+            pass
+    assert loads == []
+
+
+def test_ways_to_choose_share_the_weights():
+    models, _ = fake_models(["a/one"])
+    with models.use("a/one") as owner:
+        pass
+    with models.use("a/one", "random") as other:
+        assert other.model is owner.model
+        assert other.selector.name == "random"
+    with models.use("a/one", "random") as again:
+        assert again is other
+
+
+def test_one_question_at_a_time():
+    models, _ = fake_models(["a/one"])
+    inside = []
+
+    def use() -> None:
+        with models.use("a/one"):
+            inside.append(1)
+            assert len(inside) == 1
+            inside.pop()
+
+    threads = [threading.Thread(target=use) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_names_show_no_folders(tmp_path):
+    (tmp_path / "a" / "run").mkdir(parents=True)
+    (tmp_path / "b" / "run").mkdir(parents=True)
+    assert labels(["mini", str(tmp_path / "a" / "run"), "Qwen/Qwen3-VL-2B-Instruct"]) == [
+        *("mini", "run", "Qwen/Qwen3-VL-2B-Instruct")
+    ]
+    assert labels([str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run")]) == ["run 1", "run 2"]
+    with pytest.raises(ValueError, match="twice"):
+        labels(["mini", "mini"])
+
+
+# ---------------------------------------------------------------- Compare
+
+
+def test_a_comparison_gives_all_ways_the_same_budget(models, scene):
+    done = compare(models, ["mini"], [PLAIN, OURS, "even grid", "random"], Asked(scene, HAND, "auto"))
+    with models.use("mini") as owner:
+        budget = owner.ask(scene, HAND, keep="auto").tokens_kept
+    assert done.cards.count('class="card"') == 4
+    assert done.cards.count(f">{budget} of 256 visual tokens") == 3
+    assert done.cards.count(">256 of 256 visual tokens") == 1
+    assert [label.split(":")[0] for _, label in done.kept] == [PLAIN, OURS, "even grid", "random"]
+    before, after = done.slider
+    assert before.size == after.size == scene.size
+    assert done.bars.width > 200
+
+
+def test_a_plain_answer_alone_has_no_slider(models, scene):
+    assert compare(models, ["mini"], [PLAIN], Asked(scene, HAND, 0.5)).slider is None
+
+
+@pytest.mark.parametrize("chosen", [[], list(WAYS[:5]), ["oracle"], ["<b>"]])
+def test_comparisons_that_are_none(models, scene, chosen):
+    with pytest.raises(ValueError, match=r"choose 1 to 4|unknown"):
+        compare(models, ["mini"], chosen, Asked(scene, HAND, 0.5))
+
+
+def test_every_way_on_the_list_answers(scene):
+    """On a tiny random model: what it says does not matter, that it says it does."""
+    models, _ = fake_models(["a/one"])
+    small = scene.resize((160, 128))
+    for start in range(0, len(WAYS), 4):
+        done = compare(models, ["a/one"], WAYS[start : start + 4], Asked(small, "what?", 0.4))
+        assert done.cards.count(" of 20 visual tokens") == len(WAYS[start : start + 4])
+    assert {"oracle", "rival", "arr_coc"}.isdisjoint(choosable_selectors())
+
+
+def test_two_checkpoints_side_by_side(scene):
+    models, _ = fake_models(["a/one", "b/two"])
+    done = compare(models, ["a/one", "b/two"], [PLAIN, OURS], Asked(scene.resize((96, 96)), "what?", 0.5))
+    assert [label.split(":")[0] for _, label in done.kept] == [
+        *("plain, a/one", "ARR-COC, a/one", "plain, b/two", "ARR-COC, b/two")
+    ]
+
+
+# ---------------------------------------------------------------- Microscope
+
+
+@pytest.fixture(scope="module")
+def looked(models, scene):
+    return microscope.look(models, "mini", Asked(scene, HAND, "auto"))
+
+
+def test_a_look_shows_the_maps_and_the_numbers(looked, scene):
+    assert [label.split(",")[0] for _, label in microscope.maps_pictures(looked)] == [
+        *("information", "perspectival", "participatory", "relevance")
+    ]
+    assert microscope.kept_picture(looked).size == scene.size
+    assert microscope.homunculus_picture(looked).size == scene.size
+    assert min(microscope.channels_picture(looked).size) > 200
+    told = microscope.balance(looked)
+    assert f"**{looked.choice.tokens_kept}** of 256 cells kept" in told
+    assert told.count("weight of the") == 3
+    assert "explore" in told
+
+
+def test_every_point_of_the_picture_is_in_its_cell(looked):
+    for point, cell in (
+        ((0, 0), 0),
+        ((511, 0), 15),
+        ((0, 511), 240),
+        ((511, 511), 255),
+        ((33, 31), 1),
+        ((600, -5), 15),
+    ):
+        assert microscope.cell_at(looked, *point) == cell
+
+
+def test_a_cell_tells_why(looked):
+    relevance_N, kept_N = looked.choice.relevance.flatten(), looked.choice.mask.flatten()
+    best, dropped = int(relevance_N.argmax()), int((~kept_N).nonzero()[0])
+    assert "**kept: rank " in microscope.cell_numbers(looked, best)
+    assert f"| relevance | {float(relevance_N[best]):.3f} |" in microscope.cell_numbers(looked, best)
+    assert "**dropped: " in microscope.cell_numbers(looked, dropped)
+    assert microscope.cell_picture(looked, 0).getpixel((0, 0)) != microscope.kept_picture(looked).getpixel((0, 0))
+
+
+def test_a_second_question_looks_elsewhere(models, looked):
+    picture, line = microscope.second_question(models, "mini", looked, "Which word is blue?")
+    assert "In common:" in line
+    assert min(picture.size) > 200
+    _, same = microscope.second_question(models, "mini", looked, HAND)
+    assert "100 %" in same
+
+
+def test_nothing_to_see_where_everything_is_kept(models, scene):
+    with pytest.raises(ValueError, match="below 100 percent"):
+        microscope.look(models, "mini", Asked(scene, HAND, 1.0))
+
+
+# ---------------------------------------------------------------- Scenes
+
+
+def test_a_scene_is_held_against_its_evidence(models):
+    scene = worlds.scene_of(529, worlds.ANY)
+    done = worlds.check(models, "mini", scene, HAND, "auto")
+    assert done.verdict.startswith("### Right: green")
+    assert "evidence cells were kept (100 %)" in done.verdict
+    assert done.picture.size == (512, 512)
+
+
+def test_a_family_asks_only_its_own():
+    for family in worlds.FAMILY_CHOICES[1:]:
+        assert {question.family for question in worlds.scene_of(3, family).questions} == {family}
+
+
+@pytest.mark.parametrize(("seed", "family"), [(-1, "any"), (1.5, "any"), (None, "any"), (10**9, "any"), (1, "other")])
+def test_scenes_that_are_none(seed, family):
+    with pytest.raises(ValueError, match=r"seed|family"):
+        worlds.scene_of(seed, family)
+
+
+def test_a_question_of_another_scene_is_refused(models):
+    with pytest.raises(ValueError, match="scene's questions"):
+        worlds.check(models, "mini", worlds.scene_of(1, worlds.ANY), "Which password?", "auto")
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_a_port_in_use_is_one_line(capsys):
+    import socket
+
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        assert run(["demo", "--port", str(taken.getsockname()[1])]) == 3
+    err = capsys.readouterr().err
+    assert "give another with --port" in err
+    assert err.count("\n") == 1
+
+
+def test_without_gradio_one_line_says_how_to_get_it(capsys, monkeypatch):
+    monkeypatch.setattr("arr_coc.cli.demo.find_spec", lambda name: None)
+    assert run(["demo"]) == 3
+    assert capsys.readouterr().err == "arr-coc: the demo needs Gradio: pip install 'arr-coc[demo]'\n"
+
+
+def test_another_host_is_warned_about(capsys, monkeypatch):
+    monkeypatch.setattr("arr_coc.demo.serving.serve", lambda *_, **__: None)
+    assert run(["demo", "--host", "0.0.0.0", "--port", "47861"]) == 0
+    assert "warning: everyone who reaches 0.0.0.0" in capsys.readouterr().err
+    assert run(["demo", "--port", "47861"]) == 0
+    err = capsys.readouterr().err
+    assert "warning" not in err
+    assert "http://127.0.0.1:47861" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["demo", "--model", "nothing"], 4, "give mini"),
+        (["demo", "--host", "no.such.host.invalid"], 3, "no such address"),
+        (["demo", "--port", "0"], 2, "port"),
+        (["demo", "--model", "mini", "--model", "mini"], 3, "twice"),
+    ],
+)
+def test_misuse_of_the_command(arguments, code, says, capfd):
+    assert run(arguments if "--port" in arguments else [*arguments, "--port", "47860"]) == code
+    written = "".join(capfd.readouterr())
+    assert says in written
+    assert "Traceback" not in written
+
+
+def test_loopback():
+    assert [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "10.0.0.1", "example.org")] == [
+        *(True, True, True, False, False, False)
+    ]

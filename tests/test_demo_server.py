@@ -1,0 +1,197 @@
+"""The demo over HTTP: what it serves, what it refuses, and many people at once."""
+
+import contextlib
+import ctypes
+import gc
+import json
+import signal
+import socket
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from demo_server import free_port, serving, started
+from gradio_client import Client, handle_file
+from PIL import Image
+
+from arr_coc.demo import worlds
+from arr_coc.demo.models import Models, process_megabytes
+from arr_coc.scenes import make_scene
+
+ROOT = Path(__file__).parent.parent
+CLIENTS, EACH = 8, 4
+MOST_GROWTH = 64  # megabytes that 32 questions may leave behind
+
+
+@pytest.fixture(scope="module")
+def models():
+    return Models(["mini"])
+
+
+@pytest.fixture(scope="module")
+def url(models):
+    with serving(models) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sample") / "scene.png"
+    worlds.picture_of(worlds.scene_of(529, worlds.ANY)).save(path)
+    return path
+
+
+def call(url: str, image: dict | None, question: str = "What colour is the hand?", model: str = "mini") -> list[str]:
+    """The events of one question, as the server sends them."""
+    data = [image, question, "auto", 25, True, model]
+    number = httpx.post(f"{url}/gradio_api/call/ask", json={"data": data}).json()["event_id"]
+    return httpx.get(f"{url}/gradio_api/call/ask/{number}", timeout=60).text.splitlines()
+
+
+def file_data(path: str, **more: str) -> dict:
+    return {"path": path, "meta": {"_type": "gradio.FileData"}, **more}
+
+
+def test_a_question_over_http(url, sample):
+    answer, overlay, heat, stats = Client(url, verbose=False).predict(
+        handle_file(sample), "What colour is the hand?", "auto", 25, True, "mini", api_name="/ask"
+    )
+    assert answer == "green"
+    with Image.open(overlay) as picture:
+        assert picture.size == (512, 512)
+    assert Path(heat).is_file()
+    assert "of 256 visual tokens" in stats
+
+
+def test_only_asking_and_comparing_are_for_others(url):
+    named = httpx.get(f"{url}/gradio_api/info").json()["named_endpoints"]
+    assert set(named) == {"/ask", "/compare"}
+
+
+def test_the_page_loads_nothing_from_outside(url):
+    answer = httpx.get(url)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "http" not in policy
+    loaded = [line for line in answer.text.split("<") if line.startswith(("script", "link")) and "http" in line]
+    assert [line for line in loaded if url not in line.split(">")[0] and "http" in line.split(">")[0]] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        str(ROOT / "pyproject.toml"),
+        "pyproject.toml",
+        "../../../../etc/passwd",
+        "%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/proc/self/environ",
+        "/ETC/PASSWD",
+        "//etc/passwd",
+        "C:\\Windows\\win.ini",
+        "http://127.0.0.1:1/x.png",
+    ],
+)
+def test_no_file_of_the_server_is_served(url, path):
+    for route in ("gradio_api/file=", "file=", "gradio_api/file/"):
+        assert httpx.get(f"{url}/{route}{path}").status_code in (400, 403, 404, 405)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", str(ROOT / "arr_coc" / "assets" / "sample.png"), "../x.png"])
+def test_an_image_is_never_a_path_of_the_server(url, path):
+    events = call(url, file_data(path))
+    assert "event: error" in events
+    assert not any("green" in line or path in line for line in events)
+
+
+def test_an_image_is_never_an_address(url):
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        trap.settimeout(1)
+        address = f"http://127.0.0.1:{trap.getsockname()[1]}/scene.png"
+        for image in (file_data(address), file_data(address, url=address), file_data("x.png", url=address)):
+            assert "event: error" in call(url, image)
+        with pytest.raises(TimeoutError):
+            trap.accept()
+
+
+def test_too_much_is_refused(url):
+    upload = {"files": ("huge.png", b"\x89PNG" + bytes(21 * 2**20))}
+    assert httpx.post(f"{url}/gradio_api/upload", files=upload, timeout=60).status_code == 413
+
+
+def test_a_model_that_was_not_named_is_refused(url, sample):
+    (path,) = httpx.post(f"{url}/gradio_api/upload", files={"files": sample.open("rb")}).json()
+    events = call(url, file_data(path), model="Qwen/Qwen3-VL-2B-Instruct")
+    assert "event: error" in events
+
+
+def test_errors_are_short_and_ours(url, sample, tmp_path):
+    (tmp_path / "broken.png").write_bytes(sample.read_bytes()[:500])
+    (path,) = httpx.post(f"{url}/gradio_api/upload", files={"files": (tmp_path / "broken.png").open("rb")}).json()
+    events = call(url, file_data(path))
+    (told,) = [json.loads(line[6:]) for line in events if line.startswith("data: {")]
+    assert told["error"].startswith("broken.png: the image is damaged")
+    assert "/" not in told["error"]
+    events = call(url, None)
+    assert any("upload one, or click an example" in line for line in events)
+
+
+def questions() -> list[tuple[Image.Image, str]]:
+    """An image and a question for each of those that will be asked at once: small, and every image different."""
+    found: list[tuple[Image.Image, str]] = []
+    for seed in range(60, 60 + CLIENTS * EACH):
+        scene = make_scene(seed, "seen", (256, 256))
+        found.append((worlds.picture_of(scene), scene.questions[0].text))
+    return found
+
+
+def settled_megabytes() -> float:
+    """Memory in use once what is free has gone back to the system; each thread's allocator likes to keep some."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    return process_megabytes() or 0.0
+
+
+def test_many_at_once_answer_as_alone_and_leave_no_memory_behind(url, models, tmp_path):
+    """Eight clients, four questions each, after every question alone and all of them once to warm up."""
+    asked = questions()
+    with models.use("mini") as owner:
+        alone = [owner.ask(image, text, keep="auto").text for image, text in asked]
+    assert len(set(alone)) > len(alone) // 2
+    for number, (image, _) in enumerate(asked):
+        image.save(tmp_path / f"{number}.png")
+    clients = [Client(url, verbose=False) for _ in range(CLIENTS)]
+
+    def answers(numbers: Iterable[int]) -> dict[int, str]:
+        """Of these questions, each put by the client whose turn it is, all clients at once."""
+        told: dict[int, str] = {}
+
+        def work(client: int) -> None:
+            for number in numbers:
+                if number % CLIENTS == client:
+                    inputs = (handle_file(tmp_path / f"{number}.png"), asked[number][1], "auto", 25, True, "mini")
+                    told[number] = clients[client].predict(*inputs, api_name="/ask")[0]
+
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            list(pool.map(work, range(CLIENTS)))
+        return told
+
+    answers(range(len(asked)))
+    before = settled_megabytes()
+    together = answers(range(len(asked)))
+    assert [together[number] for number in range(len(asked))] == alone
+    assert settled_megabytes() - before < MOST_GROWTH
+
+
+def test_the_command_serves_until_ctrl_c(tmp_path):
+    port = free_port()
+    with started(["-m", "arr_coc", "demo", "--port", str(port)], port, tmp_path) as (_, process):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    said = (tmp_path / "log").read_text()
+    assert f"the demo is at http://127.0.0.1:{port}" in said
+    assert "Traceback" not in said
+    assert not list((tmp_path / "temporary").glob("arr-coc-demo-*"))
