@@ -14,7 +14,7 @@ from torch import Tensor
 
 from arr_coc.config import FINE
 
-MOST_TABLES = 64  # of a kind
+MOST_TABLE_BYTES = 32 << 20  # of a kind: those of 80 image sizes up to 1,024 px a side
 
 
 def constant_table(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -28,9 +28,9 @@ def constant_table(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def table(height: int, width: int, device: torch.device, *more: object) -> Tensor:
         key = (height, width, device.type, device.index, *more)
         if key not in kept:
-            if len(kept) >= MOST_TABLES:
-                kept.pop(next(iter(kept)))
             kept[key] = make(height, width, device, *more)
+            while len(kept) > 1 and sum(one.nbytes for one in kept.values()) > MOST_TABLE_BYTES:
+                kept.pop(next(iter(kept)))
         return kept[key]
 
     return table

@@ -7,8 +7,13 @@ python scripts/figures.py --check    exit with 1 if something would change
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from figures_selector import selector_aims, selector_table, study_tables
+from figures_speed import ask_line, equality_line, headline, speed_aims, speed_fit, speed_growth, speed_table
+from figures_table import as_table
 
 ROOT = Path(__file__).parent.parent
 TESTS = {
@@ -43,28 +48,6 @@ def mini_table(results: dict[str, Any]) -> str:
     )
 
 
-def selector_table(results: dict[str, Any]) -> str:
-    """What the selector keeps, and what mini still answers: shares of its accuracy with all tokens."""
-
-    def row(label: str, keep: str, found: dict[str, Any]) -> str:
-        shares = (f"{found[name][keep]:.0%}" for name in ("recall", "sparse", "dense", "random_sparse"))
-        return f"| {label} | {' | '.join(shares)} |"
-
-    auto, asked = results["auto"], results["runs"]
-    questions = asked["accuracy"]["questions"]
-    lines = [
-        "| tokens kept | evidence found | accuracy kept: chosen before the ViT | after it | random, before |",
-        "|---|---|---|---|---|",
-        *(row(f"{float(keep):.0%}, 512 px", keep, results) for keep in ("0.06", "0.1", "0.25")),
-        *(row(f"{float(keep):.0%}, 1024 px", keep, results["px1024"]) for keep in ("0.06", "0.1", "0.25")),
-        "",
-        f'`keep="auto"`: {auto["mean_keep"]:.0%} of the tokens on average at {auto["fraction"]:.1%} of the accuracy; '
-        f"a description gets {auto['describe_over_colour']['mean']:.1f} times the tokens of a colour.",
-        f"{questions:,} questions at 512 px, {questions // 4:,} at 1024 px; {asked['auto']['questions']:,} for auto.",
-    ]
-    return "\n".join(lines)
-
-
 def weak_spots(results: dict[str, Any]) -> str:
     """What mini still does badly, where it is under 0.8."""
     places = {"512 px": results, "1024 px": results["px1024"], "never trained": results["unseen"]}
@@ -93,77 +76,40 @@ def mini_aims(results: dict[str, Any]) -> str:
     return "\n".join([*as_table(("", "aim", "reached"), rows), "", weak_spots(results)])
 
 
-def selector_aims(results: dict[str, Any]) -> str:
-    recall, above, iou = results["recall"], results["recall_above"]["0.06"], results["px1024"]["iou_64"]
-    dense, sparse, gap = results["dense"], results["sparse"], results["random_gap"]["sparse"]
-    auto, failures, asked = results["auto"], results["failures"], results["questions"]
-    grey, corners, bare = failures["grey_text"], failures["corners"], failures["no_structure"]["covered"]
-    rows = [
-        ("recall, localised, 25 / 10 % kept", "0.92 / 0.75", f"{recall['0.25']:.3f} / {recall['0.1']:.3f}"),
-        (
-            "recall at 6 % over untrained / random",
-            "x2.5",
-            f"x{above['over_untrained']['mean']:.2f} / x{above['over_random']['mean']:.1f}",
-        ),
-        ("accuracy of full, dense, 25 / 10 %", "92 / 78 %", f"{dense['0.25']:.1%} / {dense['0.1']:.1%}"),
-        ("accuracy of full, sparse, 25 / 10 %", "95 / 82 %", f"{sparse['0.25']:.1%} / {sparse['0.1']:.1%}"),
-        ("the same, localised, 10 %", "90 %", f"{results['sparse_localised']['0.1']:.1%}"),
-        (
-            "random, sparse, lower by, 25 / 10 %",
-            "25 points",
-            f"{100 * gap['0.25']['mean']:.0f} / {100 * gap['0.1']['mean']:.0f} points",
-        ),
-        ("auto: tokens, accuracy of full", "20 %, 95 %", f"{auto['mean_keep']:.1%}, {auto['fraction']:.1%}"),
-        ("auto: describe over colour", "x2", f"x{auto['describe_over_colour']['mean']:.2f}"),
-        ("overlap of different questions, 6 %", "under 0.4", f"{asked['jaccard_of_different']['mean']:.2f}"),
-        ("the same cells when reworded", "0.6", f"{asked['same_when_reworded']['mean']:.2f}"),
-        (
-            f"grey text: twice the tokens of the sign, 6 / 10 / 25 % / auto ({grey['0.06']['share']['n']} scenes)",
-            "95 %",
-            " / ".join(f"{grey[keep]['share']['mean']:.1%}" for keep in ("0.06", "0.1", "0.25", "auto")),
-        ),
-        (f"no structure: no 4 x 4 block empty, 25 % ({bare['n']} images)", "all", f"{bare['mean']:.0%}"),
-        (
-            "bright corners: recall falls, 10 / 25 %",
-            "under 5 points",
-            f"{100 * corners['0.1']['fall']['mean']:.1f} / {100 * corners['0.25']['fall']['mean']:.1f} points",
-        ),
-        (
-            "IoU of 64 cells, 1024 px: trained / untrained / random / best possible",
-            "-",
-            " / ".join(f"{iou[name]['mean']:.3f}" for name in ("trained", "untrained", "random", "ceiling")),
-        ),
-    ]
-    counts = ", ".join(f"{part} {run['questions']:,}" for part, run in results["runs"].items())
-    return "\n".join(
-        [*as_table(("", "aim", "reached"), rows), "", f"Questions at 512 px, a quarter at 1024 px: {counts}."]
-    )
-
-
-def as_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows)]
-
-
 def filled(text: str, name: str, table: str) -> str:
     pattern = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end of figures -->)", re.DOTALL)
     assert pattern.search(text), f"no place for the figures of {name}"
     return pattern.sub(lambda found: found[1] + table + "\n" + found[2], text)
 
 
-PAGES = {
-    "README.md": {"mini": mini_table, "selector": selector_table},
-    "docs/training-mini.md": {"mini": mini_aims},
-    "docs/training-selector.md": {"selector": selector_aims},
+# Page -> marker -> what fills it, and the file of results that it is made from.
+PAGES: dict[str, dict[str, tuple[Callable[[dict[str, Any]], str], str]]] = {
+    "README.md": {
+        "headline": (headline, "speed-gpu"),
+        "mini": (mini_table, "mini"),
+        "selector": (selector_table, "selector"),
+        "speed": (speed_table, "speed-gpu"),
+    },
+    "docs/training-mini.md": {"mini": (mini_aims, "mini")},
+    "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
+    "docs/speed.md": {
+        "aims": (speed_aims, "speed-gpu"),
+        "growth": (speed_growth, "speed-gpu"),
+        "fit": (speed_fit, "speed-gpu"),
+        "equality": (equality_line, "fast-equality"),
+        "ask on a GPU": (ask_line, "speed-gpu-ask"),
+        "ask on a CPU": (ask_line, "speed-cpu"),
+    },
 }
 
 
 def main() -> int:
-    changed = 0
-    for page, tables in PAGES.items():
+    changed = False
+    for page, places in PAGES.items():
         path = ROOT / page
         before = after = path.read_text()
-        for name, table in tables.items():
-            after = filled(after, name, table(json.loads((ROOT / "results" / f"{name}.json").read_text())))
+        for name, (make, results) in places.items():
+            after = filled(after, name, make(json.loads((ROOT / "results" / f"{results}.json").read_text())))
         changed |= after != before
         if "--check" not in sys.argv[1:]:
             path.write_text(after)

@@ -1,6 +1,7 @@
 """The demo, served for a test: in this process, or by a command in a process of its own."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -42,7 +43,12 @@ def started(
     log = folder / "log"
     with log.open("wb") as written:
         process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=folder, env=os.environ | own, stdout=written, stderr=written
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=os.environ | own,
+            stdout=written,
+            stderr=written,
+            preexec_fn=_heed_interrupts,
         )
         address, until = f"http://127.0.0.1:{port}", time.monotonic() + 120
         try:
@@ -54,6 +60,11 @@ def started(
         finally:
             process.kill()
             process.wait()
+
+
+def _heed_interrupts() -> None:
+    """What runs in a shell's background inherits deafness to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _answers(address: str) -> bool:

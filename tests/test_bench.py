@@ -285,10 +285,20 @@ def test_the_table_is_for_people():
 def test_pictures(tmp_path, rows):
     from arr_coc.evaluation.bench_plots import save_plots
 
-    made = save_plots(rows, tmp_path / "pictures")
+    budgets = [*rows, *MEASURED, row(kept=64, ttft_ms=8.0)]  # a budget's worth is a line, from two of them on
+    made = save_plots(budgets, tmp_path / "pictures")
     assert [path.name for path in made] == ["latency.png", "speed_up.png", "growth.png"]
+    assert [path.name for path in save_plots(rows, tmp_path / "fewer")] == ["latency.png", "growth.png"]
     assert all(path.stat().st_size > 5000 for path in made)
     assert [path.name for path in save_plots([row()], tmp_path)] == ["latency.png"]
+    assert save_plots([], tmp_path) == []
+
+
+def test_a_compiled_selector_is_held_against_all_tokens_over_graphs():
+    made = bench_report.speed_ups([*MEASURED, row(mode="compiled", ttft_ms=5.0)])
+    (entry,) = [one for one in made if one["mode"] == "compiled"]
+    assert entry["over_dense"] == 5.0
+    assert bench_report.break_even([row(**DENSE, ttft_ms=8.0), row(), row(mode="compiled", ttft_ms=5.0)]) is None
 
 
 # ---------------------------------------------------------------- commands

@@ -216,6 +216,7 @@ class Session:
             import fcntl
             import termios
 
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # what runs in a shell's background inherits deafness to it
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C, typed, becomes a signal
 

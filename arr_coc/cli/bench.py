@@ -21,7 +21,10 @@ def bench(
     encoding: Annotated[
         list[str] | None, typer.Option(help="dense, after-vit, sparse; may be repeated. All if left out.")
     ] = None,
-    mode: Annotated[list[str] | None, typer.Option(help="eager, graphs; may be repeated. Both if left out.")] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="eager, graphs, compiled; may be repeated. The first two if left out."),
+    ] = None,
     sight: Annotated[
         list[str] | None, typer.Option(help="Of a shape's selector: textures, stem, glance; may be repeated.")
     ] = None,
@@ -57,7 +60,7 @@ def bench(
         batches=batch or [1],
         kept=kept or [200],
         encodings=encoding or ENCODINGS,
-        modes=mode or MODES,
+        modes=mode or MODES[:2],
         sights=sight or ["stem"],
         text=text,
         decode=decode,

@@ -9,7 +9,9 @@ from arr_coc.cli.sample import sample_image
 
 
 def textures(
-    image: Annotated[Path | None, typer.Argument(help="JPEG, PNG or WebP; the bundled sample if left out.")] = None,
+    image: Annotated[
+        Path | None, typer.Argument(metavar="[IMAGE]", help="JPEG, PNG or WebP; the bundled sample if left out.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("out"),
 ) -> None:
     """Show what ARR-COC sees: all texture channels, and the question-blind maps.

@@ -1,0 +1,85 @@
+"""Tables of the field, from results/field.json and results/equal-tokens.json."""
+
+from statistics import mean
+from typing import Any
+
+from figures_table import as_table
+
+COLUMNS = ((512, 0.25), (512, 0.1), (512, 0.06), (1024, 256), (1024, 64))  # px a side, KEPT
+NAMES = {
+    "arr_coc": "ARR-COC",
+    "rival": "trained scorer on the ViT's output",
+    "training_free": "ARR-COC's training-free choice",
+    "fastv": "FastV",
+    "visionzip": "VisionZip",
+    "divprune": "DivPrune",
+    "cdpruner": "CDPruner",
+    "mmtok": "MMTok",
+    "downsampling": "a smaller image",
+    "pooling": "pooling",
+    "even_grid": "even grid",
+    "random": "random, three seeds",
+    "oracle": "oracle: the evidence is given",
+}
+
+
+def name_of(selector: str) -> str:
+    name, _, settings = selector.partition(":")
+    return NAMES.get(name, name) + (", with MMR" if "diversity" in settings else "")
+
+
+def field_table(results: dict[str, Any]) -> str:
+    """Accuracy of every method at some budgets; random as the mean of its seeds. `*`: trained on boxes."""
+    found: dict[tuple[str, str], dict[tuple[int, Any], list[float]]] = {}
+    counts: dict[int, int] = {}
+    for row in results["rows"]:
+        if row["dataset"] != "scenes" or row["selector"] == "plain":
+            continue
+        label = name_of(row["selector"]) + ("*" if row["trained"] else "")
+        cells = found.setdefault((label, row["encoding"]), {})
+        cells.setdefault((row["side"], row["keep"]), []).append(row["accuracy"])
+        counts[row["side"]] = row["n"]
+    plain = {row["side"]: row["accuracy"] for row in results["rows"] if row["selector"] == "plain"}
+    order = {label: place for place, label in enumerate(NAMES.values())}
+
+    def place(key: tuple[str, str]) -> tuple[int, str, bool]:
+        label = key[0].rstrip("*").removesuffix(", with MMR")
+        return order.get(label, len(order)), key[0], key[1] == "dense"
+
+    lines = [
+        (label, {"sparse": "before", "dense": "after"}[encoding], *(_share(cells.get(column)) for column in COLUMNS))
+        for (label, encoding), cells in sorted(found.items(), key=lambda one: place(one[0]))
+    ]
+    kept = [
+        f"{side} px, {keep:.0%}" if isinstance(keep, float) else f"{side} px, {keep} tokens" for side, keep in COLUMNS
+    ]
+    asked = ", ".join(f"{counts[side]:,} questions at {side} px" for side in sorted(counts))
+    whole = ", ".join(f"{plain[side]:.1%} at {side} px" for side in sorted(plain))
+    return "\n".join(
+        [
+            *as_table(("exact answers of mini", "chosen, the ViT", *kept), lines),
+            "",
+            f"With all tokens: {whole}. `*` trained on boxes. {asked}; every method on the same model and questions.",
+        ]
+    )
+
+
+def _share(values: list[float] | None) -> str:
+    return "-" if not values else f"{mean(values):.1%}"
+
+
+def equal_table(results: dict[str, Any]) -> str:
+    """What 256 tokens are worth: chosen from 1024 px, against the whole of 512 px."""
+    gains = results["gains"]["arr_coc sparse"]
+
+    def points(group: str) -> str:
+        low, high = gains[group]["ci95"]
+        return f"{100 * gains[group]['mean']:+.0f} points ({100 * low:+.0f} to {100 * high:+.0f})"
+
+    rows = {(row["selector"], row["encoding"]): row for row in results["rows"]}
+    small, ours = rows["downsampling", "dense"], rows["arr_coc", "sparse"]
+    return (
+        f"The same 256 tokens spent two ways on hard scenes of 1024 px ({gains['overall']['n']:,} questions): the "
+        f"whole image at 512 px answers {small['accuracy']:.1%}, 256 of 1,024 tokens chosen {ours['accuracy']:.1%}: "
+        f"{points('overall')}; on small text {points('small text')}."
+    )
