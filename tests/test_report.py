@@ -155,6 +155,19 @@ def test_a_verdict_says_its_figure_and_its_file(tmp_path):
     assert accuracy[-1].verdict == NOT_HERE, "mini knows no photographs"
 
 
+def test_a_glance_is_shown_beside_and_a_compiled_selector_counts(tmp_path):
+    glance = [one | {"sight": "glance", "ttft_ms": 20.0, "select_ms": 5.0} for one in GOOD_SPEED if one["sight"]]
+    slow = [one | {"select_ms": 2.0} for one in GOOD_SPEED]
+    faster, _, _, _, select, *_ = judged({GPU: {"rows": [*slow, *glance], "device": "card"}}, tmp_path)
+    assert verdict_of(faster.our_checks) == HOLDS, "the promise is without a glance"
+    assert "with a glance x1.25" in faster.our_checks[0].figure
+    assert verdict_of(select.our_checks) == FAILS
+    compiled = [one | {"mode": "compiled", "select_ms": 1.2} for one in GOOD_SPEED if one["sight"]]
+    select = judged({GPU: {"rows": [*slow, *glance, *compiled], "device": "card"}}, tmp_path)[4]
+    assert verdict_of(select.our_checks) == HOLDS
+    assert select.our_checks[0].figure.startswith("1.20 ms compiled; over graphs alone 2.00 ms")
+
+
 def test_no_room_above_the_plain_model_is_said(tmp_path):
     check = judged({FIELD: field(0.97, 0.98, 0.001)}, tmp_path)[2].source_checks[0]
     assert check.verdict == FAILS

@@ -1,12 +1,13 @@
 """Promises about time and memory, from the bench of speed. B batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from arr_coc.evaluation.bench_report import FAST, Row
 from arr_coc.evaluation.report_checks import NOT_HERE, Check, judge, not_yet, percent
 from arr_coc.evaluation.report_results import CPU, GPU, Results
 
 SHAPE = "qwen3-vl-2b"
+GLANCE = "glance"
 KEPT = 200  # visual tokens of the promised rows
 SOURCE_SAVED = 0.25  # of the time to the first token, and of the memory
 TIMES_FASTER = {1024: 2.2, 2048: 10.0}  # by px a side
@@ -16,16 +17,20 @@ SOURCE_SELECT_MS, SELECT_MS, SELECT_SIDE = 5.0 + 1.0, 1.5, 1024
 Compared = tuple[Row, Row]  # with a part of the tokens, with all of them; all else alike
 
 
-def compared(rows: Sequence[Row], side: int, kept: int = KEPT) -> list[Compared]:
-    """Rows of the 2B shape at batch 1, both over graphs: one pair per sight of the selector that was measured."""
-    fitting = [
-        row
-        for row in rows
-        if SHAPE in str(row.get("model")) and row["side"] == side and row["batch"] == 1 and row["mode"] == FAST[0]
-    ]
-    dense = next((row for row in fitting if row["encoding"] == "dense"), None)
-    chosen = [row for row in fitting if row["encoding"] == "sparse" and row["kept"] == kept]
-    return [] if dense is None else [(row, dense) for row in chosen]
+def compared(rows: Sequence[Row], side: int, glance: bool = False) -> list[Compared]:
+    """Rows of the 2B shape at batch 1, over graphs: a pair per selector that was measured, with or without a glance.
+
+    What is promised is promised without a glance, which buys accuracy with time; its rows are shown beside it.
+    """
+    fitting = [row for row in rows if SHAPE in str(row.get("model")) and row["side"] == side and row["batch"] == 1]
+    dense = next((row for row in fitting if (row["encoding"], row["mode"]) == ("dense", FAST[0])), None)
+    chosen = [row for row in fitting if row["encoding"] == "sparse" and row["kept"] == KEPT and row["mode"] == FAST[0]]
+    return [] if dense is None else [(row, dense) for row in chosen if (row.get("sight") == GLANCE) == glance]
+
+
+def with_glance(rows: Sequence[Row], side: int, say: Callable[[Row, Row], str]) -> str:
+    """What the rows with a glance say, in brackets; nothing where there are none."""
+    return "".join(f" (with a glance {say(part, whole)})" for part, whole in compared(rows, side, glance=True))
 
 
 def _sight(row: Row) -> str:
@@ -69,7 +74,8 @@ def _times_faster(results: Results) -> list[Check]:
         for part, whole in pairs:
             times = whole["ttft_ms"] / part["ttft_ms"]
             taken = f"{whole['ttft_ms']:.1f} ms to {part['ttft_ms']:.1f} ms"
-            figure = f"x{times:.2f}: {taken}, {_sight(part)}, {_device(results)}"
+            beside = with_glance(results.rows(GPU), side, lambda one, all_: f"x{all_['ttft_ms'] / one['ttft_ms']:.2f}")
+            figure = f"x{times:.2f}: {taken}, {_sight(part)}, {_device(results)}{beside}"
             checks.append(judge(asked, times >= wanted, figure, GPU))
         if not pairs:
             checks.append(not_yet(asked, GPU))
@@ -89,6 +95,9 @@ def memory(results: Results) -> tuple[list[Check], list[Check]]:
             if side == SAVED_SIDE and whole.get("peak_above_mb"):
                 share = 1 - part["peak_above_mb"] / whole["peak_above_mb"]
                 mb = f"{whole['peak_above_mb']:,.0f} MB to {part['peak_above_mb']:,.0f} MB"
+                where += with_glance(
+                    results.rows(GPU), side, lambda one, all_: percent(1 - one["peak_above_mb"] / all_["peak_above_mb"])
+                )
                 above.append(judge(ours, share >= SAVED_ABOVE, f"{percent(share)} less: {mb}, {where}", GPU))
     return source or [not_yet(asked, GPU)], above or [not_yet(ours, GPU)]
 
@@ -98,9 +107,21 @@ def selection_time(results: Results) -> tuple[list[Check], list[Check]]:
     asked = "textures under 5 ms, scoring and choice under 1 ms"
     ours = f"all of it under {SELECT_MS} ms on a GPU at {SELECT_SIDE} px"
     source, mine = [], []
-    for part, _ in compared(results.rows(GPU), SELECT_SIDE):
-        figure = f"{part['select_ms']:.2f} ms in all, {_sight(part)}, {_device(results)}"
+    rows = results.rows(GPU)
+    compiled = [
+        row
+        for row in rows
+        if SHAPE in str(row.get("model"))
+        and (row["side"], row["batch"], row["kept"], row["mode"]) == (SELECT_SIDE, 1, KEPT, FAST[2])
+    ]
+    beside = with_glance(rows, SELECT_SIDE, lambda one, _: f"{one['select_ms']:.2f} ms")
+    for part, _ in compared(rows, SELECT_SIDE):
+        figure = f"{part['select_ms']:.2f} ms in all, {_sight(part)}, {_device(results)}{beside}"
         source.append(judge(f"{asked}: together under 6 ms", part["select_ms"] < SOURCE_SELECT_MS, figure, GPU))
-        mine.append(judge(ours, part["select_ms"] < SELECT_MS, figure, GPU))
+        quickest = min([part, *compiled], key=lambda row: float(row["select_ms"]))
+        fused = (
+            f"{quickest['select_ms']:.2f} ms compiled; over graphs alone {figure}" if quickest is not part else figure
+        )
+        mine.append(judge(ours, quickest["select_ms"] < SELECT_MS, fused, GPU))
     apart = Check(f"{asked}, each by itself", NOT_HERE, "both run as one recording and are timed as one", "")
     return [*(source or [not_yet(asked, GPU)]), apart], mine or [not_yet(ours, GPU)]
