@@ -42,6 +42,24 @@ def test_asking_equals_generating(ours):
     assert text == tiny.tokenizer().decode(new, skip_special_tokens=True)
 
 
+def test_an_image_of_several_questions_is_prepared_once(monkeypatch):
+    processor = tiny.processor()
+    one, other = tiny.picture(96, 96, 1), tiny.picture(64, 128, 2)
+    copies = [Conversation([one.copy(), other.copy()], "both?"), Conversation([one.copy()], "and this?")]
+    shared = [Conversation([one, other], "both?"), Conversation([one], "and this?")]
+    wanted, prepared = encode(processor, copies), []
+    plain = type(processor.image_processor).__call__
+    monkeypatch.setattr(
+        type(processor.image_processor),
+        "__call__",
+        lambda self, images, **more: prepared.extend(images) or plain(self, images=images, **more),
+    )
+    made = encode(processor, shared)
+    assert prepared == [one, other]
+    assert made.keys() == wanted.keys()
+    assert all(torch.equal(made[name], wanted[name]) for name in wanted)
+
+
 def test_patches_and_the_original_image_give_the_same_choice():
     layered = tiny.wrapped(tiny.stock(), selector="arr_coc")
     inputs = {name: value for name, value in tiny.inputs(ONE).items() if name != "mm_token_type_ids"}

@@ -84,9 +84,8 @@ def encode(
     inputs: dict[str, Tensor] = {}
     counts = iter(())
     if images:
-        features = processor.image_processor(images=images, return_tensors="pt")
-        inputs = {"pixel_values": features["pixel_values"], "image_grid_thw": features["image_grid_thw"]}
-        counts = iter((features["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2).tolist())
+        inputs = _image_features(processor, images)
+        counts = iter((inputs["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2).tolist())
     rows = [_encode_one(processor, conversation, counts, add_generation_prompt) for conversation in conversations]
     longest = max(len(ids) for ids, _ in rows)
     pad_id = processor.tokenizer.pad_token_id or 0
@@ -100,6 +99,19 @@ def encode(
     is_image = inputs["input_ids"] == processor.image_token_id
     inputs["mm_token_type_ids"] = (is_image & inputs["attention_mask"].bool()).int()
     return inputs
+
+
+def _image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:
+    """Patches and grids of all images; an image that several conversations are about is prepared once."""
+    places: dict[int, int] = {}
+    order = [places.setdefault(id(image), len(places)) for image in images]
+    different = [images[order.index(place)] for place in range(len(places))]
+    made = processor.image_processor(images=different, return_tensors="pt")
+    pixels, grids = made["pixel_values"], made["image_grid_thw"]
+    if len(different) < len(images):
+        rows = pixels.split(grids.prod(-1).tolist())
+        pixels, grids = torch.cat([rows[place] for place in order]), grids[order]
+    return {"pixel_values": pixels, "image_grid_thw": grids}
 
 
 def _encode_one(
