@@ -444,9 +444,9 @@ def test_the_rival_learns():
 def test_marginal_relevance_by_hand():
     # Cells 0 and 1 are alike, 2 is not. Relevance alone: 0, 1. Half diversity: 0 first (0.45); then 1 is worth
     # 0.4 - 0.5 = -0.1 and 2 is worth 0.15 - 0 = 0.15.
-    tokens, scores = torch.tensor([[1.0, 0], [1, 0], [0, 1]]), torch.tensor([0.9, 0.8, 0.3])
-    assert mmr_order(scores, tokens, 3, 0.5).tolist() == [0, 2, 1]
-    assert mmr_order(scores, tokens, 2, 0.0).tolist() == [0, 1]
+    tokens, scores = torch.tensor([[[1.0, 0], [1, 0], [0, 1]]]), torch.tensor([[0.9, 0.8, 0.3]])
+    assert mmr_order(scores, tokens, 3, 0.5).tolist() == [[0, 2, 1]]
+    assert mmr_order(scores, tokens, 2, 0.0).tolist() == [[0, 1]]
 
 
 @settings(max_examples=20, deadline=None)

@@ -5,10 +5,11 @@ Worked examples have at most 8 cells; their selections were computed by hand, as
 
 import math
 import tempfile
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import tiny
@@ -17,26 +18,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 from transformers.models.qwen3_vl.modeling_qwen3_vl import eager_attention_forward
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen import encoding
+from arr_coc.qwen import encoding, insides_language
 from arr_coc.qwen.insides_language import last_attention
 from arr_coc.qwen.insides_vision import patch_features, received_attention
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.requests import evidence_mask
 from arr_coc.records import Question
-from arr_coc.selectors import SELECTORS, FieldSelector, View, equivalent_tokens, make_selector
+from arr_coc.selectors import SELECTORS, FieldSelector, View, equivalent_tokens, field, make_selector
 from arr_coc.selectors.cdpruner import dpp_order
 from arr_coc.selectors.chance import shuffled_rank
-from arr_coc.selectors.field import unit
+from arr_coc.selectors.divprune import max_min_order
+from arr_coc.selectors.field import stretch, unit
 from arr_coc.selectors.grids import even_cells, grid_cells, near_grid, pool_regions
 from arr_coc.selectors.mmtok import cell_rows, covering_order, word_rows
 from arr_coc.selectors.pooling import pool_weights
-from arr_coc.selectors.rival import RivalScorer, RivalSelector, save_rival
+from arr_coc.selectors.rival import RivalScorer, RivalSelector, mmr_order, save_rival
 from arr_coc.timing import Stopwatch
 
 DIM = 16
@@ -194,9 +197,10 @@ def test_mmtok_by_hand():
     # Then 0.125 * 2 * 0.493 = 0.1233 for 0 and 1, 0.125 * 0.974 = 0.1217 for 2: cell 0. Then 0 for 1, 0.1217 for 2.
     tokens = [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
     patches = [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    rows = torch.cat([word_rows(torch.tensor(tokens), torch.tensor([[0, 0, 2.0]])), cell_rows(torch.tensor(patches))])
-    assert torch.allclose(rows.sum(0), torch.tensor([0.1258, 0.1258, 0.1242, 1.1242]), atol=1e-4)
-    assert covering_order(rows, 4).tolist() == [3, 0, 2, 1]
+    word_113 = torch.tensor([[[0, 0, 2.0]]])
+    rows = torch.cat([cell_rows(torch.tensor([patches])), word_rows(torch.tensor([tokens]), word_113, [1])], 1)
+    assert torch.allclose(rows.sum(1), torch.tensor([0.1258, 0.1258, 0.1242, 1.1242]), atol=1e-4)
+    assert covering_order(rows, 4).tolist() == [[3, 0, 2, 1]]
     view = small_view((1, 4), words([0, 0, 2.0]), visual_BND=tokens, patches_BNX=patches)
     assert kept("mmtok", view, 2) == [0, 3]
 
@@ -404,7 +408,7 @@ def test_cdpruner_without_relevance_is_pure_diversity():
         ]
         best = max(volumes)
         chosen.append(next(cell for cell in range(48) if volumes[cell] > best - 1e-9))
-    assert dpp_order(tokens, torch.ones(48), 9).tolist() == chosen
+    assert dpp_order(tokens.unsqueeze(0), torch.ones(1, 48), 9).tolist() == [chosen]
 
 
 def test_cdpruner_prefers_what_suits_the_question():
@@ -445,7 +449,7 @@ def test_mmtok_covers_the_word_first_and_copes_without_a_question():
     tokens[0, 11] = view.question.tokens_BLD[0, 2]
     assert choose(make("mmtok"), replace(view, visual_BND=tokens), 5, 5, 5).keep_BHW[0].flatten()[11]
     assert not view.question.asked_B[1]
-    assert covering_order(cell_rows(view.patches_BNX[1]), 5).sort().values.tolist() == (
+    assert covering_order(cell_rows(view.patches_BNX[1:2]), 5)[0].sort().values.tolist() == (
         choose(make("mmtok"), view, 5, 5, 5).keep_BHW[1].flatten().nonzero().flatten().tolist()
     )
 
@@ -475,6 +479,186 @@ def test_equivalent_tokens():
     assert make("fastv").full_layers(3) == 3
     assert make("fastv").full_layers(0) == 2
     assert make("divprune").full_layers(3) == 0
+
+
+# ---------------------------------------------------------------- all rows of a batch at once
+
+
+def max_min_alone(cosine_NN, first, k):
+    """DivPrune's order by its definition, as the others below: one image, one pick at a time."""
+    distance = torch.where(1 - cosine_NN < 1e-6, 0.0, 1 - cosine_NN)
+    picks = [int(first)]
+    while len(picks) < k:
+        nearest = distance[picks].amin(0)
+        nearest[picks] = -math.inf
+        picks.append(int(nearest.argmax()))
+    return picks
+
+
+def dpp_alone(cosine_NN, quality_N, k):
+    kernel, left, taken, picks = quality_N[:, None] * quality_N * cosine_NN, quality_N.square(), [], []
+    for _ in range(k):
+        picks.append(int(left.argmax()))
+        row = kernel[picks[-1]]
+        if taken:
+            before = torch.stack(taken)
+            row = row - (before[:, picks[-1:]] * before).sum(0)
+        bound = left.clamp(min=0).sqrt()
+        taken.append((row / bound[picks[-1]].clamp(min=1e-5)).clamp(-bound, bound))
+        left = left - taken[-1].square()
+        left[picks[-1]] = -math.inf
+    return picks
+
+
+def covering_alone(cover_CN, k):
+    picks = []
+    while len(picks) < k:
+        best = cover_CN[:, picks].amax(1, keepdim=True) if picks else torch.zeros(len(cover_CN), 1)
+        gain = (cover_CN - best).clamp(min=0).sum(0)
+        gain[picks] = -math.inf
+        picks.append(int(gain.argmax()))
+    return picks
+
+
+def mmr_alone(scores_N, cosine_NN, k, diversity):
+    picks = []
+    while len(picks) < k:
+        like = cosine_NN[picks].amax(0).clamp(min=0) if picks else torch.zeros_like(scores_N)
+        worth = (1 - diversity) * scores_N - diversity * like
+        worth[picks] = -math.inf
+        picks.append(int(worth.argmax()))
+    return picks
+
+
+def merged_alone(keys_Nd, dominant, contextual):
+    """VisionZip's kept cells and the cells that each is made of."""
+    left = [cell for cell in range(len(keys_Nd)) if cell not in dominant]
+    targets = [left[number * len(left) // contextual] for number in range(contextual)]
+    kept_cells = sorted(dominant + targets)
+    weights = torch.eye(len(keys_Nd))[kept_cells]
+    others = [cell for cell in left if cell not in targets] if targets else []
+    nearest = (keys_Nd @ keys_Nd[targets].T)[others].argmax(-1).tolist() if others else []
+    for cell, target in zip(others, nearest, strict=True):
+        weights[kept_cells.index(targets[target]), cell] = 1 / nearest.count(target)
+    return kept_cells, weights
+
+
+GREEDY = ["divprune", "cdpruner", "mmtok", "rival", "visionzip"]
+
+
+def greedy_selector(name):
+    return make(name, diversity=0.4) if name == "rival" else make(name)
+
+
+def alone(name, view, scores_N, k):
+    """The kept cells of a view of one image, and what they are made of where they are merged."""
+    tokens, patches = unit(view.visual_BND[0]), unit(view.patches_BNX[0])
+    if name == "divprune":
+        return max_min_alone(tokens @ tokens.T, scores_N.argmax(), k), None
+    if name == "cdpruner":
+        quality_N = (0.5 * (stretch(scores_N.unsqueeze(0))[0] + 1e-6)).exp()
+        return dpp_alone(tokens @ tokens.T, quality_N, k), None
+    if name == "rival":
+        return mmr_alone(scores_N, tokens @ tokens.T, k, 0.4), None
+    if name == "mmtok":
+        asked = unit(view.question.tokens_BLD[0][view.question.mask_BL[0]])
+        cells_NN = (patches @ patches.T / 0.2).softmax(-1) * (0.5 / len(patches))
+        words_LN = (asked @ tokens.T / 0.02).softmax(-1) / max(1, len(asked))
+        return covering_alone(torch.cat([cells_NN, words_LN, torch.zeros(-len(asked) % 16, len(tokens))]), k), None
+    contextual = min(k - 1, int(k * 10 / 64 + 0.5))
+    dominant = scores_N.sort(descending=True, stable=True).indices[: k - contextual].tolist()
+    return merged_alone(unit(view.keys_BNd[0]), dominant, contextual)
+
+
+def many_view(seed: int, images: int, grid: tuple[int, int], kinds: int) -> View:
+    """Images whose cells are of so many kinds, so that most of them have an equal, with questions of 0 to 20 words."""
+    generator, cells = torch.Generator().manual_seed(seed), grid[0] * grid[1]
+    rand = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
+    kind_BN = torch.randint(kinds, (images, cells), generator=generator)
+    pick = lambda values: torch.stack([one[kind] for one, kind in zip(values, kind_BN, strict=True)])  # noqa: E731
+    mask = torch.arange(20) < torch.randint(21, (images, 1), generator=generator)
+    return View(
+        grid,
+        Question.of(rand(images, 20, DIM) - 0.5, mask.flip(1) if seed % 2 else mask),
+        None,
+        pick(rand(images, kinds, DIM) - 0.4),
+        patches_BNX=pick(rand(images, kinds, 24) - 0.5),
+        received_BN=pick(rand(images, kinds).mul(4).round()),
+        keys_BNd=pick(rand(images, kinds, 8) - 0.5),
+    )
+
+
+def image_of(view: View, row: int) -> View:
+    own = {f.name: getattr(view, f.name) for f in fields(View) if f.name not in ("grid", "question")}
+    question = Question(view.question.tokens_BLD[row : row + 1], view.question.mask_BL[row : row + 1])
+    cut = {name: value[row : row + 1] for name, value in own.items() if value is not None}
+    return replace(view, question=question, **cut)
+
+
+@pytest.mark.parametrize("name", GREEDY)
+@given(st.integers(0, 9999), st.tuples(st.integers(1, 5), st.integers(1, 8)), st.integers(1, 30), st.data())
+@settings(max_examples=25, deadline=None)
+def test_a_batch_of_mixed_budgets_picks_as_each_image_alone_by_definition(name, seed, grid, kinds, data):
+    cells = grid[0] * grid[1]
+    budgets = data.draw(st.lists(st.integers(1, cells), min_size=1, max_size=6))
+    view, selector = many_view(seed, len(budgets), grid, kinds), greedy_selector(name)
+    with patch.dict(field.HELD, cpu=data.draw(st.sampled_from([1, 2**15, 2**17, 2**30]))):
+        judgement = selector.judge(view, Stopwatch())
+        taken = selector.choose(judgement, torch.tensor(budgets))
+    for row, k in enumerate(budgets):
+        single = image_of(view, row)
+        scores_1N = selector.judge(single, Stopwatch()).scores_BN
+        if name == "rival":  # its network rounds by the batch
+            assert scores_1N.allclose(judgement.scores_BN[row], atol=1e-6)
+            scores_1N = judgement.scores_BN[row : row + 1]
+        assert torch.equal(scores_1N[0], judgement.scores_BN[row])
+        again = selector.pick(single, scores_1N, torch.tensor([k]))
+        assert torch.equal(taken.keep_BHW[row].flatten(), again.keep_BN[0]), "neither other rows nor parts matter"
+        cells_kept, weights = alone(name, single, scores_1N[0], k)
+        assert taken.keep_BHW[row].flatten().nonzero().flatten().tolist() == sorted(cells_kept)
+        assert weights is None or torch.equal(taken.weights[row], weights)
+
+
+@pytest.mark.parametrize("name", ["divprune", "cdpruner", "mmtok", "rival"])
+def test_more_picks_begin_with_the_fewer_and_ties_go_to_the_lower_index(name):
+    order = {
+        "divprune": lambda tokens, k: max_min_order(tokens, torch.zeros(2, dtype=torch.long), k),
+        "cdpruner": lambda tokens, k: dpp_order(tokens, torch.ones(2, 9), k),
+        "mmtok": lambda tokens, k: covering_order(tokens.mT, k),
+        "rival": lambda tokens, k: mmr_order(torch.ones(2, 9), tokens, k, 0.5),
+    }[name]
+    # Three kinds of cells at right angles, three cells of each: 0 to 2, 3 to 5 and 6 to 8, then the same upside down.
+    tokens = torch.eye(3).repeat_interleave(3, 0)
+    whole = order(torch.stack([tokens, tokens.flip(0)]), 9)
+    assert whole.tolist() == [[0, 3, 6, 1, 2, 4, 5, 7, 8]] * 2
+    for k in range(1, 9):
+        assert torch.equal(order(torch.stack([tokens, tokens.flip(0)]), k), whole[:, :k])
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations that would be launched on a GPU: all but views."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("name", "launches"), [("divprune", 3), ("rival", 4), ("mmtok", 8), ("cdpruner", 16)])
+def test_a_pick_costs_the_same_launches_for_any_number_of_images(name, launches):
+    def count(images, k):
+        view, selector = many_view(0, images, (4, 8), 40), greedy_selector(name)
+        view = replace(view, question=Question.of(view.question.tokens_BLD))
+        judgement = selector.judge(view, Stopwatch())
+        with Counted() as counted, patch.dict(field.HELD, cpu=2**30):
+            selector.choose(judgement, torch.full((images,), k))
+        return counted.count
+
+    for images in (1, 7):
+        assert count(images, 30) - count(images, 10) == 20 * launches
 
 
 # ---------------------------------------------------------------- inside Qwen3-VL
@@ -641,6 +825,50 @@ def test_fastv_drops_the_least_attended_after_its_layer():
     assert tiny.varies(ours_new)
     assert torch.equal(ours_new, hidden_new)
     assert not torch.equal(ours_new, stock.generate(**plain, max_new_tokens=12)[:, -12:])
+
+
+class Squares(TorchDispatchMode):
+    """Notes the most rows of any tensor `[rows, heads, length, length]` that is made: attention weights and masks."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.length, self.rows = length, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.ndim == 4 and made.shape[2:] == (self.length, self.length):
+            self.rows = max(self.rows, made.shape[0])
+        return made
+
+
+def states_of(begun):
+    """All that the first layers made, row and column first."""
+    return [begun.hidden_BLD, begun.attended_BL, *(one.transpose(1, 2) for one in (*begun.keys, *begun.values))]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@torch.no_grad()
+def test_fastv_begins_in_parts_as_at_once(attention, monkeypatch):
+    """Rows of different lengths and image sizes: what the first layers hold, and who is kept."""
+    stock, rows = tiny.stock(attention), (ONE, TWO, LATER, ONE)
+    ours, inputs = tiny.wrapped(stock, selector="fastv"), tiny.inputs(*rows)
+    length, heads = inputs["input_ids"].shape[1], stock.config.text_config.num_attention_heads
+    whole = prepare(ours, inputs, keep=0.4)
+    for most in (1, 3):
+        monkeypatch.setattr(insides_language, "HELD", most * heads * length**2 * 4)
+        with Squares(length) as squares:
+            parts = prepare(ours, inputs, keep=0.4)
+        assert squares.rows == most
+        for one, other in zip(parts.images, whole.images, strict=True):
+            assert [image.kept.tolist() for image in one] == [image.kept.tolist() for image in other]
+        mine, theirs = parts.begun, whole.begun
+        assert torch.equal(mine.mask_BL, theirs.mask_BL)
+        for one, other in zip(states_of(mine), states_of(theirs), strict=True):
+            assert one.shape == other.shape
+            assert close(one[mine.mask_BL], other[mine.mask_BL])
+    new = ours.generate(**inputs, keep=0.4, max_new_tokens=NEW)
+    monkeypatch.undo()
+    assert torch.equal(new, ours.generate(**inputs, keep=0.4, max_new_tokens=NEW))
 
 
 @torch.no_grad()

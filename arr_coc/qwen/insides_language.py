@@ -9,6 +9,9 @@ it, and two requests do not see each other.
 
 Layers 0 to K-1 keep the keys and values of every token: kept ones in the cache, as everywhere else, dropped ones beside
 it. The caller's cache has the compact length in all layers, so masks, beams and positions work as for any other choice.
+
+The first layers see whole sequences of many rows, so rows go through them in parts: what a layer makes on its way, and
+a mask, are never there for all rows at once.
 """
 
 import copy
@@ -23,6 +26,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb
 
 from arr_coc.attending import kept_indices
+
+HELD = 2**30  # bytes of attention weights, had they been made, for which rows go through the first layers at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +90,46 @@ class _FirstLayers(nn.Module):
         **_: Any,
     ) -> BaseModelOutputWithPast:
         assert len(deepstack_visual_embeds) <= self.layers, "all DeepStack levels are added before anything is dropped"
-        language, hidden, cache = self.language, inputs_embeds, DynamicCache(config=self.language.config)
-        mask = create_causal_mask(language.config, hidden, attention_mask, cache, position_ids[0])
+        rows, length = inputs_embeds.shape[:2]
+        each = self.language.config.num_attention_heads * length * length * inputs_embeds.element_size()
+        most = max(1, HELD // each)
+        parts = [slice(start, start + most) for start in range(0, rows, most)]
+        cells = [int(visual_pos_masks[part].sum()) for part in parts]
+        levels = [level.split(cells) for level in deepstack_visual_embeds]
+        begun = []
+        for number, part in enumerate(parts):
+            given = inputs_embeds[part], attention_mask[part], position_ids[:, part], visual_pos_masks[part]
+            begun.append(self._begin(*given, [level[number] for level in levels]))
+        self.begun = _together(begun)
+        return BaseModelOutputWithPast(last_hidden_state=self.begun.hidden_BLD)
+
+    def _begin(self, hidden: Tensor, mask_BL: Tensor, position_ids: Tensor, visual_BL: Tensor, levels: Any) -> Begun:
+        """Some of the rows; `levels` are what DeepStack adds to their visual tokens."""
+        language, cache = self.language, DynamicCache(config=self.language.config)
+        mask = create_causal_mask(language.config, hidden, mask_BL, cache, position_ids[0])
         rotation = language.rotary_emb(hidden, position_ids[1:])
+        given = {"attention_mask": mask, "past_key_values": cache, "position_embeddings": rotation}
         for number, layer in enumerate(language.layers[: self.layers]):
-            hidden = layer(
-                hidden,
-                attention_mask=mask,
-                position_ids=position_ids[0],
-                past_key_values=cache,
-                position_embeddings=rotation,
-            )
-            if number < len(deepstack_visual_embeds):
-                hidden = language._deepstack_process(hidden, visual_pos_masks, deepstack_visual_embeds[number])
+            hidden = layer(hidden, position_ids=position_ids[0], **given)
+            if number < len(levels):
+                hidden = language._deepstack_process(hidden, visual_BL, levels[number])
         held = cache.layers[: self.layers]
-        attended_BL = last_attention(language.layers[self.layers], hidden, rotation, attention_mask.bool())
+        attended_BL = last_attention(language.layers[self.layers], hidden, rotation, mask_BL.bool())
         keys, values = [layer.keys for layer in held], [layer.values for layer in held]
-        self.begun = Begun(self.layers, hidden, keys, values, attention_mask.bool(), attended_BL)
-        return BaseModelOutputWithPast(last_hidden_state=hidden)
+        return Begun(self.layers, hidden, keys, values, mask_BL.bool(), attended_BL)
+
+
+def _together(parts: list[Begun]) -> Begun:
+    """What was begun in parts, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    keys, values = (
+        [torch.cat(one) for one in zip(*states, strict=True)]
+        for states in ([part.keys for part in parts], [part.values for part in parts])
+    )
+    rows = [(part.hidden_BLD, part.mask_BL, part.attended_BL) for part in parts]
+    hidden_BLD, mask_BL, attended_BL = (torch.cat(one) for one in zip(*rows, strict=True))
+    return Begun(parts[0].layers, hidden_BLD, keys, values, mask_BL, attended_BL)
 
 
 @torch.no_grad()

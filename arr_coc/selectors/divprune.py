@@ -4,45 +4,40 @@ B images with one grid, N cells, K kept, D width of a token.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.selectors.field import FieldSelector, Pick, marked, unit
+from arr_coc.selectors.field import FieldSelector, Pick, at, greedy, in_parts, likeness, unit
 from arr_coc.selectors.interface import Selector, View, register
 
 ROUNDING = 1e-6  # a cosine distance under this is none: equal tokens differ by rounding alone
-ROWS = 1024  # rows of the similarity matrix that are held at a time
 
 
-def nearest_distance(unit_ND: Tensor) -> Tensor:
-    """Cosine distance of each token to the nearest other one, `[N]`; 0 where there is no other."""
-    cells = unit_ND.shape[0]
-    if cells == 1:
-        return unit_ND.new_zeros(1)
-    closest = []
-    for start in range(0, cells, ROWS):
-        rows = unit_ND[start : start + ROWS] @ unit_ND.T
-        own = torch.arange(rows.shape[0], device=rows.device)
-        rows[own, start + own] = -torch.inf
-        closest.append(rows.amax(-1))
-    return 1 - torch.cat(closest)
+def nearest_distance(unit_BND: Tensor) -> Tensor:
+    """Cosine distance of each token to the nearest other one, `[B, N]`; 0 where there is no other."""
+    if unit_BND.shape[1] == 1:
+        return torch.zeros_like(unit_BND[..., 0])
+    likeness_BNN = likeness(unit_BND)
+    likeness_BNN.diagonal(dim1=1, dim2=2).fill_(-torch.inf)
+    return 1 - likeness_BNN.amax(-1)
 
 
-def max_min_order(unit_ND: Tensor, first: Tensor, k: int) -> Tensor:
-    """`[K]` cells in the order picked: `first`, then always the one whose nearest picked one is farthest.
+def max_min_order(unit_BND: Tensor, first_B: Tensor, k: int) -> Tensor:
+    """`[B, K]` cells in the order picked: `first`, then always the one whose nearest picked one is farthest.
 
-    One row of similarities per step; ties go to the lower index; a picked cell is never picked again.
+    Ties go to the lower index; a picked cell is nearer to itself than anything else is, so it is never picked again.
+    Three operations per pick, whatever B.
     """
-    nearest_N = torch.full_like(unit_ND[:, 0], torch.inf)
-    picks = [first]
-    while True:
-        distance_N = 1 - unit_ND @ unit_ND[picks[-1]]
-        nearest_N = torch.minimum(nearest_N, torch.where(distance_N < ROUNDING, 0.0, distance_N))
-        nearest_N[picks[-1]] = -torch.inf
-        if len(picks) == k:
-            return torch.stack(picks)
-        picks.append(nearest_N.argmax())
+    distance_BNN = F.threshold(likeness(unit_BND).neg_().add_(1), ROUNDING, 0.0, inplace=True)
+    distance_BNN.diagonal(dim1=1, dim2=2).fill_(-torch.inf)
+    nearest_BN = torch.full_like(unit_BND[..., 0], torch.inf)
+    picks = [first_B]
+    while len(picks) < k:
+        nearest_BN = torch.minimum(nearest_BN, at(distance_BNN, picks[-1]))
+        picks.append(nearest_BN.argmax(-1))
+    return torch.stack(picks, 1)
 
 
 class DivPruneSelector(FieldSelector):
@@ -55,15 +50,19 @@ class DivPruneSelector(FieldSelector):
 
     def score(self, view: View) -> Tensor:
         assert view.visual_BND is not None
-        return torch.stack([nearest_distance(unit(tokens)) for tokens in view.visual_BND])
+        images, cells, width = view.visual_BND.shape
+        parts = in_parts(range(images), cells * (cells + 2 * width), view.visual_BND.device)
+        return torch.cat([nearest_distance(unit(view.visual_BND[part])) for part in parts])
 
     def pick(self, view: View, scores_BN: Tensor, k_B: Tensor) -> Pick:
-        assert view.visual_BND is not None
-        picks = [
-            max_min_order(unit(tokens), scores.argmax(), k)
-            for tokens, scores, k in zip(view.visual_BND, scores_BN, k_B.tolist(), strict=True)
-        ]
-        return Pick(marked(picks, scores_BN.shape[1]))
+        visual_BND = view.visual_BND
+        assert visual_BND is not None
+
+        def order(rows: list[int], k: int) -> Tensor:
+            return max_min_order(unit(visual_BND[rows]), scores_BN[rows].argmax(-1), k)
+
+        cells, width = visual_BND.shape[1:]
+        return Pick(greedy(order, k_B, cells, cells * (cells + 2 * width)))
 
 
 @register("divprune")

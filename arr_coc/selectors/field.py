@@ -1,13 +1,14 @@
 """What the methods of the field have in common: they score cells, pick k of them, and may merge the rest into those.
 
-B images with one grid, H W grid of cells, N = H * W, K kept cells, D width of a token.
+B images with one grid, P of them that are worked on at once, H W grid of cells, N = H * W, K kept cells, D width of a
+token.
 
 Scores are in fp32 whatever the model's dtype, and every image is picked from alone, so a batch chooses as its rows do.
 With k = N every cell is kept as it is. Scores that are not finite keep everything, and say so.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,8 @@ from arr_coc.config import ARRCOCConfig
 from arr_coc.records import NOT_FINITE, RELEVANCE, WHOLE_BUDGET, Allocation, Balance, Judgement
 from arr_coc.selectors.interface import Selector, View
 from arr_coc.timing import Stopwatch
+
+HELD = {"cpu": 8 * 2**20, "cuda": 256 * 2**20}  # bytes that a part of a batch may hold: a CPU's cache, a GPU's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,57 @@ def unit(tokens: Tensor) -> Tensor:
     return F.normalize(tokens.float(), dim=-1, eps=1e-12)
 
 
+def likeness(unit_BND: Tensor) -> Tensor:
+    """Cosines between the tokens of each image, `[B, N, N]` fp32; equal tokens have equal rows and columns.
+
+    One product per image: a product of all at once may round by how many there are.
+    """
+    found_BNN = unit_BND.new_empty(*unit_BND.shape[:2], unit_BND.shape[1])
+    for tokens_ND, found_NN in zip(unit_BND, found_BNN, strict=True):
+        torch.mm(tokens_ND, tokens_ND.T, out=found_NN)
+    return found_BNN
+
+
+def in_parts(
+    rows: Sequence[int], floats: int, device: torch.device, kinds: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Rows of a batch in parts that hold at most HELD bytes, each row `floats` fp32 numbers; at least one row a part.
+
+    Rows of different `kinds` (a number for each row of the batch) are never in one part.
+    """
+    most = max(1, HELD.get(device.type, HELD["cuda"]) // (4 * floats))
+    alike: dict[int, list[int]] = {}
+    for row in rows:
+        alike.setdefault(0 if kinds is None else kinds[row], []).append(row)
+    return [part[start : start + most] for part in alike.values() for start in range(0, len(part), most)]
+
+
+def greedy(
+    order: Callable[[list[int], int], Tensor], k_B: Tensor, cells: int, floats: int, kinds: Sequence[int] | None = None
+) -> Tensor:
+    """Bool `[B, N]`: the first k cells of each image, for methods that pick one cell after the other.
+
+    `order(rows, K)` gives the first K picks of P images, `[P, K]`. What is picked first does not depend on how many
+    are picked, so images of different budgets are picked from together, and each counts its own k of them. Images that
+    keep everything are left out. `floats` and `kinds` are those of `in_parts`.
+    """
+    budgets, device = k_B.tolist(), k_B.device
+    keep_BN = (k_B >= cells).unsqueeze(1).repeat(1, cells)
+    for part in in_parts([row for row, k in enumerate(budgets) if k < cells], floats, device, kinds):
+        order_PK = order(part, max(budgets[row] for row in part))
+        counts_PK = torch.arange(order_PK.shape[1], device=device) < k_B[part].unsqueeze(1)
+        keep_BN[part] = keep_BN[part].scatter(1, order_PK, counts_PK)
+    return keep_BN
+
+
+def at(values_BXN: Tensor, pick_B: Tensor) -> Tensor:
+    """The row of each image's own pick, `[B, N]` out of `[B, X, N]`."""
+    return values_BXN.gather(1, pick_B.view(-1, 1, 1).expand(-1, 1, values_BXN.shape[-1])).squeeze(1)
+
+
 def marked(picks: Sequence[Tensor], cells: int) -> Tensor:
     """Bool `[B, N]` from the picked cells of each image."""
     keep_BN = torch.zeros(len(picks), cells, dtype=torch.bool, device=picks[0].device)
-    for row, picked in enumerate(picks):
-        keep_BN[row, picked] = True
+    rows = torch.arange(len(picks)).repeat_interleave(torch.tensor([len(picked) for picked in picks]))
+    keep_BN[rows.to(keep_BN.device), torch.cat(list(picks))] = True
     return keep_BN

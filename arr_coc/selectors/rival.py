@@ -8,7 +8,6 @@ relevance: relevance less the likeness to what is kept already.
 """
 
 import json
-import math
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ from arr_coc.attending import choose_cells
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Question
-from arr_coc.selectors.field import FieldSelector, Pick, marked, unit
+from arr_coc.selectors.field import FieldSelector, Pick, at, greedy, likeness, unit
 from arr_coc.selectors.interface import Selector, View, register
 
 WIDTH, HEADS = 160, 4
@@ -80,21 +79,20 @@ def load_rival(path: Path) -> RivalScorer:
     return scorer.eval().requires_grad_(False)
 
 
-def mmr_order(scores_N: Tensor, tokens_ND: Tensor, k: int, diversity: float) -> Tensor:
-    """`[K]` cells in the order picked: always the highest (1 - diversity) * score - diversity * likeness.
+def mmr_order(scores_BN: Tensor, unit_BND: Tensor, k: int, diversity: float) -> Tensor:
+    """`[B, K]` cells in the order picked: always the highest (1 - diversity) * score - diversity * likeness.
 
-    Scores are in [0, 1]; the likeness of a cell is its greatest cosine with a picked one. Ties go to the lower index.
+    Scores are in [0, 1]; the likeness of a cell is its greatest cosine with a picked one, or 0. Ties go to the lower
+    index; a picked cell is infinitely like itself, so it is never picked again. Four operations per pick, whatever B.
     """
-    tokens = unit(tokens_ND)
-    nearest_N = torch.zeros_like(scores_N)
-    left_N = torch.zeros_like(scores_N)
-    picks: list[Tensor] = []
-    for _ in range(k):
-        worth_N = (1 - diversity) * scores_N - diversity * nearest_N + left_N
-        picks.append(worth_N.argmax())
-        left_N[picks[-1]] = -math.inf
-        nearest_N = torch.maximum(nearest_N, tokens @ tokens[picks[-1]])
-    return torch.stack(picks)
+    loss_BNN = likeness(unit_BND).mul_(diversity)
+    loss_BNN.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+    relevance_BN, lost_BN = (1 - diversity) * scores_BN, torch.zeros_like(scores_BN)
+    picks = [relevance_BN.argmax(-1)]
+    while len(picks) < k:
+        lost_BN = torch.maximum(lost_BN, at(loss_BNN, picks[-1]))
+        picks.append((relevance_BN - lost_BN).argmax(-1))
+    return torch.stack(picks, 1)
 
 
 class RivalSelector(FieldSelector):
@@ -125,12 +123,14 @@ class RivalSelector(FieldSelector):
     def pick(self, view: View, scores_BN: Tensor, k_B: Tensor) -> Pick:
         if not self.diversity:
             return Pick(choose_cells(scores_BN, k_B))
-        assert view.visual_BND is not None
-        picks = [
-            mmr_order(scores, tokens, k, self.diversity)
-            for scores, tokens, k in zip(scores_BN, view.visual_BND, k_B.tolist(), strict=True)
-        ]
-        return Pick(marked(picks, scores_BN.shape[1]))
+        visual_BND = view.visual_BND
+        assert visual_BND is not None
+
+        def order(rows: list[int], k: int) -> Tensor:
+            return mmr_order(scores_BN[rows], unit(visual_BND[rows]), k, self.diversity)
+
+        cells, width = visual_BND.shape[1:]
+        return Pick(greedy(order, k_B, cells, cells * (cells + 2 * width)))
 
 
 @register("rival")
