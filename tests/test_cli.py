@@ -17,10 +17,11 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from arr_coc.cli.app import app
-from arr_coc.cli.ask import load, parse_keep
+from arr_coc.cli.ask import load, parse_keep, summary
 from arr_coc.cli.run import run
 from arr_coc.cli.sample import sample_image
 from arr_coc.cli.terminal import may_colour
+from arr_coc.qwen import Answer
 from arr_coc.qwen.attention import answer_attention
 from arr_coc.qwen.images import read_image
 from arr_coc.qwen.processor import Conversation, encode, text_ids
@@ -38,6 +39,19 @@ def test_textures_writes_two_pictures(tmp_path, capsys):
         assert name in printed
 
 
+def test_textures_spares_what_others_made(tmp_path, capsys):
+    mine = tmp_path / "textures.png"
+    Image.new("RGB", (64, 64), "teal").save(mine)
+    before = mine.read_bytes()
+    assert run(["textures", "--out", str(tmp_path)]) == 3
+    assert "arr-coc did not make" in capsys.readouterr().err
+    assert run(["textures", str(mine), "--out", str(tmp_path), "--force"]) == 3  # never the image itself
+    assert mine.read_bytes() == before
+    assert run(["textures", "--out", str(tmp_path), "--force"]) == 0
+    assert run(["textures", "--out", str(tmp_path)]) == 0  # our own is written over
+    assert mine.read_bytes() != before
+
+
 def test_own_image_of_any_shape(tmp_path):
     Image.new("RGB", (900, 30), "teal").save(tmp_path / "wide.png")
     assert run(["textures", str(tmp_path / "wide.png"), "--out", str(tmp_path / "deep" / "down")]) == 0
@@ -49,6 +63,12 @@ def test_ask_prints_the_answer_alone(capsys):
     assert out == "green\n"
     assert "visual tokens 256 -> 16" in err
     assert err.count("\n") == 1
+
+
+def test_the_summary_counts_all_that_comes_before_the_first_token():
+    times = {"glance": 90.0, "texture": 10.0, "vision": 30.0, "generate": 45.0, "prefill": 25.0}
+    line = summary(Answer("green", [], 256, 16, times))
+    assert line.endswith("select 100 ms · vision 30 ms · first token after 155 ms · 175 ms in all")
 
 
 def test_ask_as_json_with_fewer_tokens_and_a_picture(capsys, tmp_path):
@@ -305,6 +325,11 @@ def typed(command: str, folder: Path, **environment: str) -> subprocess.Complete
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), **environment}
     line = f"set -o pipefail; {command.replace('arr-coc', arr_coc)}"
     return subprocess.run(["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_long_runs_draw_no_bars_in_a_pipe(tmp_path):
+    result = typed("arr-coc eval --selector best --out e.json", tmp_path)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (3, "", 1), result.stderr
 
 
 def test_the_command_runs_from_another_folder_without_a_network(tmp_path):

@@ -92,6 +92,7 @@ def test_the_first_click_on_an_example_answers_rightly_and_shows_why(visit, view
     assert picture_shown(page, "overlay") == (512, 512)
     assert min(picture_shown(page, "heat")) > 200
     expect(page.locator("#stats")).to_contain_text("visual tokens")
+    expect(answer(page)).to_be_in_viewport()
     for tab in ("Compare", "Microscope", "Scenes", "Ask"):
         page.get_by_role("tab", name=tab).click()
         assert fits(page)
@@ -106,9 +107,11 @@ def test_the_toggle_and_the_dial(visit):
     expect(page.locator("#stats")).to_contain_text("128 of 256 visual tokens", timeout=WAIT)
     expect(answer(page)).to_have_value("green")
     page.get_by_label("Use ARR-COC").uncheck()
+    expect(page.locator("#budget")).to_contain_text("256 of 256", timeout=WAIT)
     page.locator("#ask").click()
     expect(page.locator("#stats")).to_contain_text("256 of 256 visual tokens", timeout=WAIT)
     expect(answer(page)).to_have_value("green")
+    page.get_by_label("Use ARR-COC").check()
     page.get_by_label("auto").first.check()
     expect(page.locator("#budget")).to_contain_text("the question decides", timeout=WAIT)
 

@@ -25,6 +25,7 @@ from arr_coc.evaluation.report_pairs import Score, at_equal_time, frontier, win_
 from arr_coc.evaluation.report_results import EQUAL, FIELD, GPU, SELECTOR, Results, read_results
 from arr_coc.evaluation.report_rows import budgets_of, entries_of, label, labels_of
 from arr_coc.evaluation.report_samples import Answers, read_file
+from arr_coc.evaluation.report_tables import NONE, probability
 from arr_coc.evaluation.report_verdicts import promises, verdict_of
 
 ARR, DIV, ALL = ("arr_coc", "sparse"), ("divprune", "dense"), ("plain", "dense")
@@ -127,6 +128,10 @@ DOCUMENTS = {
 def judged(documents, tmp_path):
     results = Results(tmp_path, documents)
     return promises(results, entries_of(results.rows(FIELD)))
+
+
+def test_a_probability_is_never_told_as_nought():
+    assert [probability(p) for p in (None, 0.0, 0.00004, 0.0001, 0.25)] == [NONE, *["< 0.0001"] * 2, "0.0001", "0.2500"]
 
 
 # ---------------------------------------------------------------- promises

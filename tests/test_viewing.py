@@ -21,6 +21,8 @@ from arr_coc.viewing.latency import SHADES, ratio_words, stage_times
 from arr_coc.viewing.outlines import border, outline
 from arr_coc.viewing.paper import INK, LONGEST, PAPER, above, beside, colour_map, fitted, font, shade, wrap
 from arr_coc.viewing.saving import is_ours, refuse_others, save_picture, save_table
+from arr_coc.viewing.sheets import MARGIN as SHEET_MARGIN
+from arr_coc.viewing.sheets import sheet
 from arr_coc.viewing.warping import cell_areas, mesh
 
 GRID = (4, 5)
@@ -30,6 +32,16 @@ SIZES = [(160, 128), (40, 30), (900, 20), (20, 900), (1, 1)]  # px
 def picture(width: int = 160, height: int = 128) -> Image.Image:
     values = np.random.default_rng(0).integers(60, 200, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(values)
+
+
+def test_labels_of_a_sheet_stay_in_their_column():
+    tile = Image.new("RGB", (96, 200), "black")
+    labels = ("information: how much is there", "a_word_that_is_longer_than_the_tile_is_wide", "x")
+    drawn = np.asarray(sheet([(label, tile) for label in labels], tile.size, columns=3))
+    step = 96 + SHEET_MARGIN
+    for gap in range(len(labels) + 1):
+        assert (drawn[:, gap * step : gap * step + SHEET_MARGIN] == PAPER).all()
+    assert (drawn[:, SHEET_MARGIN : SHEET_MARGIN + 96] == 0).all(-1).all(-1).sum() == 200  # no label upon a tile
 
 
 def selection(kept=8, grid=GRID, explore=0.0, diversify=0.0, seed=0, smooth=True) -> ImageSelection:

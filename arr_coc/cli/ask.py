@@ -181,13 +181,16 @@ def notices_about(loaded: "ARRCOCQwen", question: str) -> list[str]:
 
 
 def summary(answer: "Answer") -> str:
-    """One line about tokens and time."""
+    """One line about tokens and time; the first token comes after all but the decoding of the later ones."""
     share = 100 * answer.tokens_kept / max(1, answer.tokens_total)
     times = answer.timings_ms
+    vision, generate = times.get("vision", 0.0), times.get("generate", 0.0)
     total = sum(value for name, value in times.items() if name != "prefill")
+    first = total - generate + times.get("prefill", 0.0)
     return (
         f"visual tokens {answer.tokens_total} -> {answer.tokens_kept} ({share:.0f} % kept) · "
-        f"vision {times.get('vision', 0):.0f} ms · first token {times.get('prefill', 0):.0f} ms · {total:.0f} ms in all"
+        f"select {total - vision - generate:.0f} ms · vision {vision:.0f} ms · first token after {first:.0f} ms · "
+        f"{total:.0f} ms in all"
     )
 
 

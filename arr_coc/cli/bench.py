@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from arr_coc.cli.options import Offline
+from arr_coc.cli.terminal import begin_long_run
 
 
 def bench(
@@ -47,13 +48,14 @@ def bench(
 ) -> None:
     """Measure time and memory: all tokens, fewer after the ViT, fewer before it; plain and over graphs.
 
-    arr-coc bench --side 512 --kept 64
+    arr-coc bench --side 512 --kept 64 --out out/bench.json
 
-    arr-coc bench --shape qwen3-vl-2b --side 1024 --side 2048 --batch 1 --batch 4 --kept 200 --plot pictures --fit
+    arr-coc bench --shape qwen3-vl-2b --side 1024 --side 2048 --kept 200 --plot pictures --fit --out out/2b.json
     """
     from arr_coc.evaluation.bench import bench as run
     from arr_coc.evaluation.bench_cases import ENCODINGS, MODES, SHAPE
 
+    begin_long_run()
     options = SimpleNamespace(
         model=model if shape is None else SHAPE + shape,
         sides=side or [1024],

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from arr_coc.cli.options import Offline
+
 
 def demo(
     model: Annotated[
@@ -16,6 +18,7 @@ def demo(
     host: Annotated[str, typer.Option(help="Address to listen on; this machine alone if left as it is.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 7860,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    offline: Offline = False,
 ) -> None:
     """Ask, compare and look closer in the browser.
 

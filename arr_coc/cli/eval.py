@@ -8,6 +8,7 @@ import typer
 
 from arr_coc.cli.ask import parse_keep
 from arr_coc.cli.options import Offline
+from arr_coc.cli.terminal import begin_long_run
 
 FIELD_OUT, EQUAL_OUT = Path("results/field.json"), Path("results/equal-tokens.json")
 
@@ -55,13 +56,14 @@ def evaluate(
 
     arr-coc eval --questions 500
 
-    arr-coc eval --selector arr_coc --selector divprune --keep 0.25 --encoding dense --questions 100
+    arr-coc eval --selector arr_coc --selector divprune --keep 0.25 --questions 100 --out out/eval.json
 
     arr-coc eval --equal-tokens --questions 1000
     """
     from arr_coc.evaluation.field import FieldOptions, evaluate_field
     from arr_coc.evaluation.field_equal import equal_tokens as equal
 
+    begin_long_run()
     given: dict[str, Any] = {
         "datasets": tuple(data or ()),
         "selectors": tuple(selector or ()),

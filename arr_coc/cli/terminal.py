@@ -55,6 +55,12 @@ def set_verbosity(quiet: bool) -> None:
         logger.addHandler(Notes())
 
 
+def begin_long_run() -> None:
+    """For verbs that load models by themselves: our warnings as notes, and bars where somebody sees them."""
+    set_verbosity(quiet=False)
+    quieten_libraries(bars=is_terminal(sys.stderr))
+
+
 def quieten_libraries(bars: bool) -> None:
     """Only errors from transformers and the hub, whose own lines would stand between ours; bars if wanted."""
     from huggingface_hub.utils import disable_progress_bars, enable_progress_bars

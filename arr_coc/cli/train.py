@@ -7,6 +7,7 @@ import typer
 
 from arr_coc.cli.helping import Verbs
 from arr_coc.cli.options import Offline
+from arr_coc.cli.terminal import begin_long_run
 
 train = Verbs()
 
@@ -110,6 +111,7 @@ def selector(
     from arr_coc.training.selector import Places, train_selector
     from arr_coc.training.selector_config import read_selector_config
 
+    begin_long_run()
     given: dict[str, Any] = {
         "stage": stage,
         "model": model,

@@ -86,29 +86,27 @@ def _files(pictures: list[Image.Image]) -> list[str]:
 
 def _count_tokens(models: Models, page: gr.Blocks, side: Left, budget: Any) -> None:
     """A new image is checked and counted at once; the dial shows what it stands for while it is turned."""
-    total = gr.State(0, time_to_live=3600)
+    total, dials = gr.State(0, time_to_live=3600), [side.mode, side.percent, side.use]
 
     @guarded
-    def measure(path: str | None, name: str, mode: str, percent: float) -> tuple[Any, int, str]:
+    def measure(path: str | None, name: str, mode: str, percent: float, use: bool) -> tuple[Any, int, str]:
         if path is None:
             return gr.skip(), 0, budget_line(0, "auto")
         try:
             picture = read_upload(path)
         except ValueError as error:
-            gr.Warning(told(error), title="Not this image")
+            gr.Warning(told(error))
             return None, 0, budget_line(0, "auto")
         with models.use(name) as owner:
             tokens = count_tokens(owner.processor.image_processor, picture.size)
-        return gr.skip(), tokens, budget_line(tokens, dial(mode, percent))
+        return gr.skip(), tokens, budget_line(tokens, dial(mode, percent) if use else 1.0)
 
     @guarded
-    def turned(tokens: int, mode: str, percent: float) -> str:
-        return budget_line(tokens, dial(mode, percent))
+    def turned(tokens: int, mode: str, percent: float, use: bool) -> str:
+        return budget_line(tokens, dial(mode, percent) if use else 1.0)
 
     for event in (page.load, side.image.change, side.model.change):
-        event(measure, [side.image, side.model, side.mode, side.percent], [side.image, total, budget], **PRIVATE)
-    side.mode.change(turned, [total, side.mode, side.percent], budget, queue=False, show_progress="hidden", **PRIVATE)
+        event(measure, [side.image, side.model, *dials], [side.image, total, budget], **PRIVATE)
     side.percent.input(lambda: BY_HAND, None, side.mode, queue=False, show_progress="hidden", **PRIVATE)
-    side.percent.change(
-        turned, [total, side.mode, side.percent], budget, queue=False, show_progress="hidden", **PRIVATE
-    )
+    for event in (side.mode.change, side.percent.change, side.use.change):
+        event(turned, [total, *dials], budget, queue=False, show_progress="hidden", **PRIVATE)

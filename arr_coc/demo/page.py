@@ -24,7 +24,7 @@ def build_page(models: Models) -> gr.Blocks:
         with gr.Row():
             with gr.Column(scale=2, min_width=320) as column:
                 side = left_side(models, page)
-            with gr.Column(scale=3, min_width=320), gr.Tabs() as tabs:
+            with gr.Column(scale=3, min_width=320), gr.Tabs(elem_id="tabs") as tabs:
                 with gr.Tab("Ask", id="ask") as ask:
                     ask_tab(models, side, tabs)
                 with gr.Tab("Compare", id="compare") as compare:

@@ -27,7 +27,10 @@ THEME = gr.themes.Base(
 )
 CSS = """
 .gradio-container { max-width: 1240px !important; }
-.titled [data-testid="block-label"] { position: static; width: fit-content; margin-bottom: 2px; }
+#image [data-testid="block-label"], .titled [data-testid="block-label"] {
+  position: static; width: fit-content; margin-bottom: 2px;
+}
+#image .image-container { height: calc(100% - 28px); }
 .prose table, .prose th, .prose td { border-color: var(--border-color-primary) !important; }
 .prose td, .prose th { padding: 4px 12px !important; }
 .prose td:last-child, .prose th:last-child { white-space: nowrap; }
@@ -79,7 +82,7 @@ def page_error(error: Exception) -> gr.Error:
     """An error as the page shows it."""
     if isinstance(error, gr.Error):
         return error
-    return gr.Error(told(error), title="Not this way", print_exception=False)
+    return gr.Error(told(error), print_exception=False)
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:

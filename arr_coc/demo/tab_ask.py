@@ -11,6 +11,12 @@ from arr_coc.demo.left import Left
 from arr_coc.demo.models import Models
 from arr_coc.demo.parts import MODELS, PRIVATE, guarded, picture
 
+# Where the answer stands below the question and not beside it, the page goes there.
+TO_ANSWER = """() => {
+  const tabs = document.getElementById("tabs");
+  if (tabs.getBoundingClientRect().top > window.innerHeight / 2) tabs.scrollIntoView({behavior: "smooth"});
+}"""
+
 
 def ask_tab(models: Models, side: Left, tabs: Any) -> None:
     answer = gr.Textbox(label="Answer", lines=2, interactive=False, elem_id="answer", buttons=["copy"])
@@ -33,7 +39,7 @@ def ask_tab(models: Models, side: Left, tabs: Any) -> None:
         return gr.Tabs(selected="ask")
 
     inputs = [*side.asked, side.use, side.model]
-    looks: dict[str, Any] = {"show_progress": "minimal", "scroll_to_output": True, **MODELS}
+    looks: dict[str, Any] = {"show_progress": "minimal", **MODELS}
     clicked = side.ask.click(answer_it, inputs, outputs, api_name="ask", **looks)
     others = [
         event(answer_it, inputs, outputs, **looks, **PRIVATE)
@@ -41,6 +47,8 @@ def ask_tab(models: Models, side: Left, tabs: Any) -> None:
     ]
     for shown in (side.ask.click, side.question.submit):
         shown(to_front, None, tabs, queue=False, show_progress="hidden", **PRIVATE)
+    for asked in (side.ask.click, side.question.submit, side.examples.load_input_event.then):
+        asked(None, None, None, js=TO_ANSWER, queue=False, **PRIVATE)
     side.stop.click(None, None, None, cancels=[clicked, *others], **PRIVATE)
     side.clear.click(
         lambda: (None, "", "", None, None, ""),

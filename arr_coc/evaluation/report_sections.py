@@ -14,7 +14,7 @@ from arr_coc.evaluation.report_losses import KEPT, KINDS, Loss, count_losses
 from arr_coc.evaluation.report_pairs import Matrix, Timed
 from arr_coc.evaluation.report_results import EQUAL, FIELD, MAKERS, Results
 from arr_coc.evaluation.report_rows import NAMES, Entry, budget_label, budgets_of, label, place_label
-from arr_coc.evaluation.report_tables import NONE, Names, share
+from arr_coc.evaluation.report_tables import NONE, Names, probability, share
 
 WANTED = {"overall": EQUAL_GAIN, "small text": SMALL_TEXT_GAIN}  # of the equal-token test
 SIGNS = {1: "ahead", 0: "level", -1: "behind"}
@@ -120,9 +120,8 @@ def _gain_cells(figure: Mapping[str, Any], wanted: float | None, file: str) -> l
     mean, limits = figure.get("mean"), figure.get("ci95")
     if mean is None or limits is None:
         return ["no questions", NONE, NONE, str(figure.get("n", 0)), NONE]
-    p = figure.get("p")
     cells: list[Cell | str] = [signed(mean), f"{signed(limits[0])} to {signed(limits[1])}"]
-    cells += [NONE if p is None else f"{p:.4f}", f"{figure['n']:,}"]
+    cells += [probability(figure.get("p")), f"{figure['n']:,}"]
     if wanted is None:
         return [*cells, NONE]
     check = judge("", mean >= wanted, "", file)

@@ -30,6 +30,10 @@ def share(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:.1f}"
 
 
+def probability(p: float | None) -> str:
+    return NONE if p is None else f"{p:.4f}" if p >= 0.0001 else "< 0.0001"
+
+
 def method_table(entries: Sequence[Entry], names: Names) -> Table:
     """All methods of one budget, the best first."""
     heads = (
@@ -46,7 +50,7 @@ def method_table(entries: Sequence[Entry], names: Names) -> Table:
                 share(entry.accuracy),
                 NONE if entry.low is None else f"{share(entry.low)} to {share(entry.high)}",
                 NONE if entry.gain is None else signed(entry.gain["mean"]),
-                NONE if entry.p is None else (f"{entry.p:.4f}" if entry.p >= 0.0001 else "< 0.0001"),
+                probability(entry.p),
                 share(entry.recall),
                 f"{entry.tokens:,.0f}",
                 f"{entry.equivalent:,.0f}",

@@ -6,17 +6,18 @@ C channels, H W grid of cells.
 from collections.abc import Sequence
 
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 from torch import Tensor
 
 from arr_coc.knowing import InformationScorer, PerspectivalScorer
 from arr_coc.qwen.cells import CELL
 from arr_coc.qwen.images import ImageLike, image_tensor, read_image
 from arr_coc.texture import texture_pyramid
-from arr_coc.viewing.paper import INK, PAPER, colour_map, font
+from arr_coc.viewing.paper import PAPER, colour_map, font, text_block, wrap
 
 TILE = 240  # px of the longer side of a tile
-MARGIN, CAPTION = 12, 26
+NARROWEST = 96  # px of a column at least, so that its label can be read
+MARGIN, LABEL, LINES = 12, 13, 2  # px, px of a label's letters, lines of it at most
 
 
 def _tile(picture: Image.Image, size: tuple[int, int], smooth: bool) -> Image.Image:
@@ -25,14 +26,15 @@ def _tile(picture: Image.Image, size: tuple[int, int], smooth: bool) -> Image.Im
 
 def sheet(tiles: Sequence[tuple[str, Image.Image]], size: tuple[int, int], columns: int) -> Image.Image:
     """Labelled tiles in rows, on paper that reads well on a light and on a dark page."""
-    rows = -(-len(tiles) // columns)
-    step_x, step_y = size[0] + MARGIN, size[1] + CAPTION + MARGIN
+    rows, width = -(-len(tiles) // columns), max(size[0], NARROWEST)
+    lines = max(len(wrap(label, width, font(LABEL), LINES)) for label, _ in tiles)
+    caption = text_block("", width, LABEL).height * lines + 8
+    step_x, step_y = width + MARGIN, size[1] + caption + MARGIN
     page = Image.new("RGB", (columns * step_x + MARGIN, rows * step_y + MARGIN), PAPER)
-    draw = ImageDraw.Draw(page)
     for place, (label, picture) in enumerate(tiles):
         x, y = MARGIN + place % columns * step_x, MARGIN + place // columns * step_y
-        draw.text((x, y + 2), label, fill=INK, font=font(13))
-        page.paste(_tile(picture, size, smooth=place == 0), (x, y + CAPTION))
+        page.paste(text_block(label, width, LABEL, most=LINES), (x, y + 2))
+        page.paste(_tile(picture, size, smooth=place == 0), (x, y + caption))
     return page
 
 
