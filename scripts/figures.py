@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from figures_field import equal_table, field_table
 from figures_selector import selector_aims, selector_table, study_tables
 from figures_speed import ask_line, equality_line, headline, speed_aims, speed_fit, speed_growth, speed_table
 from figures_table import as_table
@@ -88,6 +89,8 @@ PAGES: dict[str, dict[str, tuple[Callable[[dict[str, Any]], str], str]]] = {
         "headline": (headline, "speed-gpu"),
         "mini": (mini_table, "mini"),
         "selector": (selector_table, "selector"),
+        "field": (field_table, "field"),
+        "equal": (equal_table, "equal-tokens"),
         "speed": (speed_table, "speed-gpu"),
     },
     "docs/training-mini.md": {"mini": (mini_aims, "mini")},

@@ -28,38 +28,54 @@ def name_of(selector: str) -> str:
     return NAMES.get(name, name) + (", with MMR" if "diversity" in settings else "")
 
 
+def _is_control(row: dict[str, Any]) -> bool:
+    """Chance after the ViT, and a grid beside chance, are controls of a control: their place is the report."""
+    name = row["selector"].partition(":")[0]
+    return name == "even_grid" or (name == "random" and row["encoding"] == "dense")
+
+
+def place_of(selector: str, encoding: str) -> str:
+    """Where a method chooses."""
+    if selector.startswith("downsampling"):
+        return "not at all"
+    if selector.startswith("fastv"):
+        return "in the LM"
+    return {"sparse": "before the ViT", "dense": "after it"}[encoding]
+
+
 def field_table(results: dict[str, Any]) -> str:
-    """Accuracy of every method at some budgets; random as the mean of its seeds. `*`: trained on boxes."""
+    """Accuracy of every method at some budgets, and its time at one; random as the mean of its seeds."""
     found: dict[tuple[str, str], dict[tuple[int, Any], list[float]]] = {}
+    times: dict[tuple[str, str], list[float]] = {}
     counts: dict[int, int] = {}
     for row in results["rows"]:
-        if row["dataset"] != "scenes" or row["selector"] == "plain":
+        if row["dataset"] != "scenes" or row["selector"] == "plain" or _is_control(row):
             continue
-        label = name_of(row["selector"]) + ("*" if row["trained"] else "")
-        cells = found.setdefault((label, row["encoding"]), {})
-        cells.setdefault((row["side"], row["keep"]), []).append(row["accuracy"])
+        key = (name_of(row["selector"]) + ("*" if row["trained"] else ""), place_of(row["selector"], row["encoding"]))
+        found.setdefault(key, {}).setdefault((row["side"], row["keep"]), []).append(row["accuracy"])
         counts[row["side"]] = row["n"]
-    plain = {row["side"]: row["accuracy"] for row in results["rows"] if row["selector"] == "plain"}
+        if (row["side"], row["keep"]) == COLUMNS[-1]:
+            times.setdefault(key, []).append(row["time_ms"]["first_token"])
     order = {label: place for place, label in enumerate(NAMES.values())}
 
     def place(key: tuple[str, str]) -> tuple[int, str, bool]:
-        label = key[0].rstrip("*").removesuffix(", with MMR")
-        return order.get(label, len(order)), key[0], key[1] == "dense"
+        return order.get(key[0].rstrip("*").removesuffix(", with MMR"), len(order)), key[0], key[1] == "after it"
 
     lines = [
-        (label, {"sparse": "before", "dense": "after"}[encoding], *(_share(cells.get(column)) for column in COLUMNS))
-        for (label, encoding), cells in sorted(found.items(), key=lambda one: place(one[0]))
+        (*key, *(_share(found[key].get(column)) for column in COLUMNS), f"{mean(times[key]):,.0f} ms")
+        for key in sorted(found, key=place)
     ]
-    kept = [
-        f"{side} px, {keep:.0%}" if isinstance(keep, float) else f"{side} px, {keep} tokens" for side, keep in COLUMNS
-    ]
-    asked = ", ".join(f"{counts[side]:,} questions at {side} px" for side in sorted(counts))
-    whole = ", ".join(f"{plain[side]:.1%} at {side} px" for side in sorted(plain))
+    kept = [f"{side} px, {keep:.0%}" if isinstance(keep, float) else f"{side} px, {keep}" for side, keep in COLUMNS]
+    plain = {row["side"]: row for row in results["rows"] if row["selector"] == "plain"}
+    whole = " and ".join(f"{plain[side]['accuracy']:.1%} at {side} px" for side in sorted(plain))
+    asked = " and ".join(f"{counts[side]:,} questions at {side} px" for side in sorted(counts))
+    (device,) = {run["device"] for run in results["runs"].values()}
     return "\n".join(
         [
-            *as_table(("exact answers of mini", "chosen, the ViT", *kept), lines),
+            *as_table(("exact answers of mini", "chosen", *kept, "its first token"), lines),
             "",
-            f"With all tokens: {whole}. `*` trained on boxes. {asked}; every method on the same model and questions.",
+            f"With all tokens {whole}, {plain[1024]['time_ms']['first_token']:,.0f} ms. `*` trained on boxes. {asked}; "
+            f"times of one question in a batch, {device}.",
         ]
     )
 
