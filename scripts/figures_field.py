@@ -75,7 +75,7 @@ def field_table(results: dict[str, Any]) -> str:
             *as_table(("exact answers of mini", "chosen", *kept, "its first token"), lines),
             "",
             f"With all tokens {whole}, {plain[1024]['time_ms']['first_token']:,.0f} ms. `*` trained on boxes. {asked}; "
-            f"times of one question in a batch, {device}.",
+            f"times of one question in a batch on two {device.upper()} cores, each method alone.",
         ]
     )
 
