@@ -63,12 +63,14 @@ def page(path: str, command: Any, level: int = 1) -> str:
 def more(name: str) -> str:
     """What a page tells beside the options: what can be typed into a chat, what JSON documents hold."""
     extra = ""
-    if name == "ask":
-        extra = "The document of `--json` is described by [ask.schema.json](../../arr_coc/cli/ask.schema.json).\n\n"
+    if name in ("ask", "compare", "env"):
+        schema = f"{name}.schema.json"
+        extra = f"The document of `--json` is described by [{schema}](../../arr_coc/cli/{schema})"
+        extra += ":\n\n" if name == "compare" else ".\n\n"
     if name == "chat":
         extra = "\n".join(["Between the questions:", "", "```text", *chat.COMMANDS.values(), "```\n\n"])
     if name == "compare":
-        extra = f"The document of `--json`:\n\n```text{document_of(compare.__doc__ or '')}```\n\n"
+        extra += f"```text{document_of(compare.__doc__ or '')}```\n\n"
     return f"\n{extra}[All verbs]({INDEX})\n"
 
 

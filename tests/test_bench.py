@@ -332,6 +332,17 @@ def test_arr_coc_bench_prints_a_table_and_ends_with_json(tmp_path, capsys):
     assert document["device_type"] == "cpu"
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+def test_bench_writes_to_out_if_not_told_where(tmp_path, monkeypatch, capsys, quiet):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["bench", "--side", "96", "--kept", "4", "--repeats", "1", "--device", "cpu", "--encoding", "sparse"]
+    assert run([*arguments, "--mode", "eager", *["--quiet"] * quiet]) == 0
+    printed, said = capsys.readouterr()
+    assert (said == "") == quiet
+    assert [str(path) for path in Path().rglob("*.json")] == ["out/speed-cpu.json"]
+    assert json.loads(Path("out/speed-cpu.json").read_text()) == json.loads(printed)
+
+
 def test_mistakes_are_one_line(capsys):
     assert run(["bench", "--side", "100", "--device", "cpu"]) == 3
     assert "multiple of 32" in capsys.readouterr().err

@@ -31,8 +31,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_textures_writes_two_pictures(tmp_path, capsys):
-    assert run(["textures", "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
+    assert run(["textures", "--out", str(tmp_path), "--quiet"]) == 0
+    printed, said = capsys.readouterr()
+    assert said == ""
     for name in ("textures.png", "question_blind.png"):
         with Image.open(tmp_path / name) as picture:
             assert min(picture.size) > 200
@@ -135,18 +136,21 @@ def test_the_automatic_budget_follows_the_question():
 def test_scenes_make(tmp_path, capsys):
     assert run(["scenes", "make", str(tmp_path / "world"), "--count", "2", "--split", "seen", "--size", "256"]) == 0
     assert "2 images" in capsys.readouterr().err
+    assert run(["scenes", "make", str(tmp_path / "other"), "--count", "1", "--size", "256", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
     lines = (tmp_path / "world" / "questions.jsonl").read_text().splitlines()
     assert {"question", "answer", "family"} <= set(json.loads(lines[0]))
     assert run(["scenes", "make", str(tmp_path / "world"), "--count", "1"]) == 3
     assert "not empty" in capsys.readouterr().err
 
 
-def test_train_mini(tmp_path):
+def test_train_mini(tmp_path, capsys):
     settings = {"hidden": 64, "layers": [1, 1], "sizes": [[128, 128, 1.0]], "early_sizes": [], "cells_per_batch": 32,
                 "workers": 0, "compile": False, "precision": "float32", "evaluate_questions": 0}  # fmt: skip
     (tmp_path / "tiny.json").write_text(json.dumps(settings))
     arguments = ["--out", str(tmp_path / "run"), "--config", str(tmp_path / "tiny.json"), "--steps", "2"]
-    assert run(["train", "mini", *arguments]) == 0
+    assert run(["train", "mini", *arguments, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
     assert list((tmp_path / "run").glob("model-*.safetensors"))
     assert run(["ask", "What colour is the hand?", "--model", str(tmp_path / "run"), "--max-new-tokens", "2"]) == 0
 
@@ -159,6 +163,13 @@ def test_train_mini(tmp_path):
         (["textures", "--output", "x"], 2, "--out"),
         ([], 2, "Usage"),
         (["ask", __file__], 3, "without a question"),
+        (
+            ["ask", "what?", "--selector", "oracle"],
+            3,
+            "which a question does not say: leave it out, or run `arr-coc eval`",
+        ),
+        (["ask", "what?", "--selector", "plain"], 3, "--keep 1.0"),
+        (["chat", "--selector", "oracle"], 3, "arr-coc eval"),
         (["ask", "what?", "--overlay", "/proc/nowhere/why.png"], 3, "/proc/nowhere"),
         (["scenes", "make", __file__, "--count", "1"], 3, "test_cli.py"),
         (["scenes", "make", "x", "--split", "all"], 3, "unknown split"),
@@ -248,6 +259,35 @@ def test_every_help_begins_with_examples_and_none_imports_torch():
         assert examples.startswith("Examples:\n  "), name
         assert all("arr-coc " in line or "arr_coc " in line for line in examples.splitlines()[1:]), name
         assert "..." not in text.split("Verbs:")[-1] or name, "a sentence was cut"
+
+
+def test_every_verb_that_speaks_can_be_quiet():
+    spoken = {name: verb for name, verb in every_verb(typer.main.get_command(app)) if not hasattr(verb, "commands")}
+    without = {name for name, verb in spoken.items() if not any("--quiet" in one.opts for one in verb.params)}
+    assert without == set()
+
+
+def test_long_runs_are_told_to_nobody_when_quiet(monkeypatch, tmp_path, capsys):
+    """Nothing lands in results/ unasked, no line and no bar is shown."""
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def evaluate(options, say):
+        say("a line")
+        asked.append((str(options.out), options.bar))
+        return {}
+
+    monkeypatch.setattr("arr_coc.evaluation.field.evaluate_field", evaluate)
+    monkeypatch.setattr("arr_coc.evaluation.field_equal.equal_tokens", evaluate)
+    for options in (["--quiet"], ["--equal-tokens", "-q"], [], ["--out", "mine.json"]):
+        assert run(["eval", *options]) == 0
+        assert capsys.readouterr() == ("{}\n", "" if asked[-1][1] is False else "a line\n")
+    assert asked == [
+        ("out/field.json", False),
+        ("out/equal-tokens.json", False),
+        ("out/field.json", True),
+        ("mine.json", True),
+    ]
 
 
 SCHEMA = json.loads((ROOT / "arr_coc" / "cli" / "ask.schema.json").read_text())

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from PIL import Image
 
 from arr_coc import __version__
@@ -23,6 +24,12 @@ from arr_coc.viewing import headline, kept_overlay
 
 ROOT = Path(__file__).parent.parent
 QUESTION = "Which word is blue?"
+
+
+def schema_of(verb: str) -> Draft202012Validator:
+    schema = json.loads((ROOT / "arr_coc" / "cli" / f"{verb}.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +121,13 @@ def test_compare_as_json_with_pictures(loaded, tmp_path, capsys):
     arguments = ["compare", QUESTION, "--keep", "0.25", "--keep", "1.0", *selectors, "--out", str(tmp_path), "--json"]
     assert run(arguments) == 0
     document = json.loads(capsys.readouterr().out)
+    schema = schema_of("compare")
+    schema.validate(document)
+    row = document["rows"][0]
+    for wrong in ({"answer": None}, {"error": "out of memory"}, {"error": "no"}, {"keep": 1.5}, {"total_ms": -1.0}):
+        assert not schema.is_valid({**document, "rows": [{**row, **wrong}]}), wrong
+    for wrong in ({"rows": []}, {"format": "arr-coc compare 2"}, {"dtype": "int8"}, {"more": 1}):
+        assert not schema.is_valid({**document, **wrong}), wrong
     assert {name: document[name] for name in ("format", "question", "image", "model", "device", "dtype")} == {
         "format": compare.FORMAT,
         "question": QUESTION,
@@ -156,7 +170,9 @@ def test_a_row_that_runs_out_of_memory_says_so_and_the_rest_goes_on(loaded, monk
     monkeypatch.setattr(loaded, "ask", short)
     arguments = ["compare", QUESTION, "--keep", "1.0", "--keep", "16", "--quiet"]
     assert run([*arguments, "--json", "--out", str(tmp_path)]) == 0
-    plain, few = json.loads(capsys.readouterr().out)["rows"]
+    document = json.loads(capsys.readouterr().out)
+    schema_of("compare").validate(document)
+    plain, few = document["rows"]
     assert (plain["error"], plain["answer"], plain["total_ms"]) == ("out of memory", None, None)
     assert (few["error"], few["tokens_kept"]) == (None, 16)
     assert not (tmp_path / "01-plain-1.0.png").exists()
@@ -209,6 +225,19 @@ def test_env_is_fit_for_a_bug_report(capsys):
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert err == ""
+    schema = schema_of("env")
+    schema.validate(found)
+    assert {*env.PACKAGES, *(f"extra {name}" for name in env.EXTRAS)} <= set(schema.schema["required"])
+    gpu = {"gpu": "a card", "gpus": 1, "gpu memory MB": 16000, "gpu memory free MB": 9, "cuda": "12.8"}
+    schema.validate({**found, **gpu})
+    for wrong in (
+        {"gpus": 0},
+        {"fast path": "maybe"},
+        {"offline": "no"},
+        {"user": "me"},
+        {"models MB": {"mini": "big"}},
+    ):
+        assert not schema.is_valid({**found, **gpu, **wrong}), wrong
     assert (found["arr-coc"], found["torch"]) == (__version__, torch.__version__)
     assert found["dtype auto"] == ("float32" if found["device"] == "cpu" else found["dtype auto"])
     assert found["models MB"]["mini"] > 20

@@ -69,6 +69,7 @@ def test_every_example_is_answered_rightly(models, number):
     assert told.answer == right
     assert told.overlay.size == picture.size
     assert told.heat is not None
+    assert told.heat_label == "How relevant each cell is"
     assert "visual tokens" in told.stats
 
 
@@ -87,6 +88,7 @@ def test_without_arr_coc_everything_is_kept_and_the_map_is_the_answers_attention
     assert told.stats.startswith("**256** of 256")
     assert told.overlay.tobytes() == scene.tobytes()
     assert told.heat is not None
+    assert told.heat_label == "Where the answer looked"
 
 
 def test_leaving_early_ends_the_answer_and_frees_the_model(models, scene):
@@ -447,6 +449,8 @@ def test_another_host_is_warned_about(capsys, monkeypatch):
     err = capsys.readouterr().err
     assert "warning" not in err
     assert "http://127.0.0.1:47861" in err
+    assert run(["demo", "--port", "47861", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

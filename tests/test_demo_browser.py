@@ -111,9 +111,27 @@ def test_the_toggle_and_the_dial(visit):
     page.locator("#ask").click()
     expect(page.locator("#stats")).to_contain_text("256 of 256 visual tokens", timeout=WAIT)
     expect(answer(page)).to_have_value("green")
+    expect(page.locator("#heat")).to_contain_text("Where the answer looked")
     page.get_by_label("Use ARR-COC").check()
     page.get_by_label("auto").first.check()
     expect(page.locator("#budget")).to_contain_text("the question decides", timeout=WAIT)
+    page.locator("#ask").click()
+    expect(page.locator("#heat")).to_contain_text("How relevant each cell is", timeout=WAIT)
+    picture_shown(page, "heat")
+
+
+@pytest.mark.parametrize("tab", ["Compare", "Microscope"])
+def test_an_example_is_answered_where_it_can_be_seen(visit, tab):
+    """Scenes hides the examples: nobody can click one there."""
+    page = visit()
+    page.get_by_role("tab", name="Scenes").click()
+    expect(page.get_by_role("button", name=HAND, exact=True)).to_be_hidden()
+    page.get_by_role("tab", name=tab).click()
+    example(page, "Which word is blue?")
+    expect(page.get_by_role("tab", name="Ask")).to_have_attribute("aria-selected", "true")
+    expect(answer(page)).to_be_visible()
+    expect(answer(page)).to_have_value("ZEVORE", timeout=WAIT)
+    picture_shown(page, "overlay")
 
 
 def test_enter_asks_and_clear_empties(visit):
@@ -201,9 +219,26 @@ def test_stop_ends_the_answer(visit, monkeypatch):
     page.locator("#stop").click()
     assert ended.wait(20)
     expect(answer(page)).to_have_value(re.compile("word"))
+    expect(page.locator("#stats")).to_have_text("stopped")
     monkeypatch.undo()
     page.locator("#ask").click()
     expect(answer(page)).to_have_value("green", timeout=WAIT)
+    expect(page.locator("#stats")).to_contain_text("visual tokens")
+    page.locator("#stop").click()  # too late: nothing to stop, nothing to say
+    page.wait_for_timeout(500)
+    expect(page.locator("#stats")).to_contain_text("visual tokens")
+
+
+def test_an_answer_that_fails_does_not_seem_to_go_on(visit, monkeypatch):
+    def fail(*_):
+        yield Told("one word")
+        raise ValueError("that was all")
+
+    monkeypatch.setattr("arr_coc.demo.tab_ask.ask", fail)
+    page = visit()
+    page.locator("#ask").click()
+    expect(toast(page)).to_contain_text("that was all", timeout=WAIT)
+    expect(page.locator("#stats")).to_contain_text("no answer")
 
 
 def upload(page: Page, path: Path) -> None:
@@ -241,7 +276,7 @@ def test_two_people_at_once_see_their_own(visit):
     example(second, "Which thing is different?")
     right = {question: told for _, question, told in worlds.example_rows()}
     for page, question in ((first, "Which word is blue?"), (second, "Which thing is different?")):
-        page.get_by_role("tab", name="Ask").click()
+        expect(page.get_by_role("tab", name="Ask")).to_have_attribute("aria-selected", "true")
         expect(answer(page)).to_have_value(right[question], timeout=WAIT)
         expect(page.locator("#question textarea")).to_have_value(question)
     shown = {page.locator("#overlay img").get_attribute("src") for page in (first, second)}

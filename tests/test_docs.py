@@ -225,7 +225,7 @@ def test_the_readme_is_short_and_has_its_figures():
     readme = text_of("README.md")
     assert len(readme.splitlines()) <= 250
     names = re.findall(r"<!-- figures: (.+) -->\n[^\n]+\n(?:.*\n)*?<!-- end of figures -->", readme)
-    assert sorted(names) == ["field", "headline", "mini", "selector", "speed"]
+    assert sorted(names) == ["equal", "field", "headline", "mini", "selector", "speed"]
 
 
 def test_the_exit_codes_are_those_of_the_command_line():

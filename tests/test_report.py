@@ -22,7 +22,7 @@ from arr_coc.evaluation.report_html import inline, to_html
 from arr_coc.evaluation.report_losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, pick
 from arr_coc.evaluation.report_markdown import to_markdown
 from arr_coc.evaluation.report_pairs import Score, at_equal_time, frontier, win_matrix
-from arr_coc.evaluation.report_results import EQUAL, FIELD, GPU, SELECTOR, Results, read_results
+from arr_coc.evaluation.report_results import EQUAL, FIELD, GPU, MAKERS, SELECTOR, Results, read_results
 from arr_coc.evaluation.report_rows import budgets_of, entries_of, label, labels_of
 from arr_coc.evaluation.report_samples import Answers, read_file
 from arr_coc.evaluation.report_tables import NONE, probability
@@ -398,7 +398,7 @@ def test_an_empty_folder_gives_a_page_that_says_what_to_run(tmp_path, capsys):
     assert [line.rpartition("/")[2] for line in said.out.split()] == ["report.html", "report.md"]
     _, text = check_pages(tmp_path / "out")
     assert text.count("not measured yet") > 10
-    assert "`arr-coc eval --equal-tokens` writes" in text
+    assert "`arr-coc eval --equal-tokens --out results/equal-tokens.json` writes" in text
 
 
 @pytest.mark.parametrize(
@@ -425,6 +425,11 @@ def test_mistakes_are_one_line_and_exit_code_3(name, content, words, tmp_path, c
     assert not (tmp_path / "out").exists()
 
 
+def test_every_maker_says_where_to():
+    """Without --out a run writes to out/, which is not where the report looks."""
+    assert all(maker.endswith(f"--out results/{name}") for name, maker in MAKERS.items())
+
+
 def test_help_is_quick_and_starts_with_examples():
     code = (
         "import sys; from arr_coc.cli.run import run; run(['report', '--help']); "
@@ -441,7 +446,7 @@ def test_commands_name_no_folders_of_a_machine(tmp_path):
     assert run(["report", "--results", str(tmp_path), "--out", str(tmp_path), "--failures", "0", "--quiet"]) == 0
     _, text = check_pages(tmp_path)
     command = "arr-coc eval --side 512 --selector rival:path=rival,diversity=0.5 --selector plain --keep 0.25"
-    assert f"{command} --encoding dense --questions 100 --seed 3 --device cuda`" in text
+    assert f"{command} --encoding dense --questions 100 --seed 3 --device cuda --out results/field.json`" in text
     assert "/home" not in text
 
 

@@ -98,9 +98,11 @@ def test_evidence_boxes_in_shares_and_in_px_are_the_same_line():
     shares = viewing.evidence_overlay(image, made.mask, [(0.25, 0.25, 0.5, 0.75)])
     assert shares == viewing.evidence_overlay(image, made.mask, [(40, 32, 80, 96)])
     changed = (np.asarray(shares) != np.asarray(viewing.kept_overlay(image, made.mask))).any(-1)
-    assert changed[32, 40:81].all()
-    assert changed[32:97, 80].all()
-    assert not changed[60, 60]
+    assert changed[30, 40:81].all()
+    assert changed[32:97, 82].all()
+    assert not changed[32:97, 40:81].any(), "the line runs through what it is about"
+    rim = viewing.evidence_overlay(image, made.mask, [(0, 0, 160, 128)])  # nowhere outside to go
+    assert (np.asarray(rim) != np.asarray(viewing.kept_overlay(image, made.mask))).any(-1)[[1, -2]].all()
     assert viewing.evidence_overlay(image, made.mask, []) == viewing.kept_overlay(image, made.mask)
 
 

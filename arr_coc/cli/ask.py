@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from arr_coc.qwen import Answer, ARRCOCQwen
+    from arr_coc.selectors import Selector
 
 
 def ask(
@@ -122,6 +123,7 @@ def load(
     from arr_coc.selectors import make_selector
 
     name, settings = settings_of(selector)
+    refuse_plain(name)
     settings = check_settings(name, {"seed": seed, **settings} if name == "random" else settings)
     elsewhere = model not in EMBEDDED and not Path(model).exists()
     quieten_libraries(bars=model not in EMBEDDED and not quiet and is_terminal(sys.stderr))
@@ -137,7 +139,25 @@ def load(
         raise
     if settings:
         loaded.selector = make_selector(name, loaded.config, loaded.layer, **settings).to(loaded.device).eval()
+    refuse_told(selector, loaded.selector)
     return loaded
+
+
+def refuse_plain(name: str) -> None:
+    """The model itself is no selector, though it stands beside them in comparisons."""
+    from arr_coc.evaluation.field_methods import PLAIN
+
+    if name == PLAIN:
+        raise ValueError("selector 'plain' chooses nothing: give --keep 1.0 for the plain model")
+
+
+def refuse_told(spec: str, selector: "Selector") -> None:
+    """One that must be told where the answer is cannot be used on a question."""
+    if selector.reads_evidence:
+        raise ValueError(
+            f"selector {spec!r} must be told where the answer is, which a question does not say: leave it out, or run "
+            "`arr-coc eval`, whose scenes know it"
+        )
 
 
 def check_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:

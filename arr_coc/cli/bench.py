@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from arr_coc.cli.options import Offline
-from arr_coc.cli.terminal import begin_long_run
+from arr_coc.cli.options import Offline, Quiet
+from arr_coc.cli.terminal import begin_long_run, teller
 
 
 def bench(
@@ -38,12 +38,13 @@ def bench(
     device: Annotated[str | None, typer.Option(help="cuda or cpu; the GPU where there is one.")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="Results; results/speed-gpu.json or speed-cpu.json if left out.")
+        Path | None, typer.Option(help="Results; out/speed-gpu.json or out/speed-cpu.json if left out.")
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Keep the rows that are in that file.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write pictures there.")] = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a trace of the last case there.")] = None,
     fit: Annotated[bool, typer.Option("--fit", help="Say what fits cards of 16, 24 and 32 GB.")] = False,
+    quiet: Quiet = False,
     offline: Offline = False,
 ) -> None:
     """Measure time and memory: all tokens, fewer after the ViT, fewer before it; plain and over graphs.
@@ -55,7 +56,7 @@ def bench(
     from arr_coc.evaluation.bench import bench as run
     from arr_coc.evaluation.bench_cases import ENCODINGS, MODES, SHAPE
 
-    begin_long_run()
+    begin_long_run(quiet)
     options = SimpleNamespace(
         model=model if shape is None else SHAPE + shape,
         sides=side or [1024],
@@ -76,4 +77,4 @@ def bench(
         profile=profile,
         fit=fit,
     )
-    typer.echo(json.dumps(run(options, lambda line: typer.echo(line, err=True))))
+    typer.echo(json.dumps(run(options, teller(quiet))))

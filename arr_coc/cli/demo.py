@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from arr_coc.cli.options import Offline
+from arr_coc.cli.options import Offline, Quiet
+from arr_coc.cli.terminal import quieten_libraries, teller
 
 
 def demo(
@@ -18,6 +19,7 @@ def demo(
     host: Annotated[str, typer.Option(help="Address to listen on; this machine alone if left as it is.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 7860,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    quiet: Quiet = False,
     offline: Offline = False,
 ) -> None:
     """Ask, compare and look closer in the browser.
@@ -32,10 +34,13 @@ def demo(
     from arr_coc.demo.serving import check_port, is_loopback, serve
 
     check_port(host, port)
+    say = teller(quiet)
+    if quiet:
+        quieten_libraries(bars=False)
     models = Models(model or ["mini"])
     with models.use(models.names[0]):  # loaded now, so that a wrong name ends here and the first answer is quick
         pass
     if not is_loopback(host):
-        typer.echo(f"warning: everyone who reaches {host} can use this demo; there is no password", err=True)
-    typer.echo(f"the demo is at http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C ends it)", err=True)
+        say(f"warning: everyone who reaches {host} can use this demo; there is no password")
+    say(f"the demo is at http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C ends it)")
     serve(models, host, port, open_browser=open_browser)

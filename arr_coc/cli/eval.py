@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from arr_coc.cli.ask import parse_keep
-from arr_coc.cli.options import Offline
-from arr_coc.cli.terminal import begin_long_run
+from arr_coc.cli.options import Offline, Quiet
+from arr_coc.cli.terminal import begin_long_run, teller
 
-FIELD_OUT, EQUAL_OUT = Path("results/field.json"), Path("results/equal-tokens.json")
+FIELD_OUT, EQUAL_OUT = Path("out/field.json"), Path("out/equal-tokens.json")
 
 
 def evaluate(
@@ -48,8 +48,10 @@ def evaluate(
         str, typer.Option(help="float32 (the fast engine), or auto, bfloat16, float16 for large models.")
     ] = "float32",
     out: Annotated[
-        Path | None, typer.Option(help="Report; samples lie beside it. results/field.json if left out.")
+        Path | None,
+        typer.Option(help=f"Report; samples lie beside it. {FIELD_OUT} or {EQUAL_OUT} if left out."),
     ] = None,
+    quiet: Quiet = False,
     offline: Offline = False,
 ) -> None:
     """Compare methods: accuracy, evidence, tokens, time. A run that was killed goes on with the same command.
@@ -63,7 +65,7 @@ def evaluate(
     from arr_coc.evaluation.field import FieldOptions, evaluate_field
     from arr_coc.evaluation.field_equal import equal_tokens as equal
 
-    begin_long_run()
+    begin_long_run(quiet)
     given: dict[str, Any] = {
         "datasets": tuple(data or ()),
         "selectors": tuple(selector or ()),
@@ -79,11 +81,12 @@ def evaluate(
         engine=engine,
         device=device,
         dtype=dtype,
+        bar=not quiet,
         out=out or (EQUAL_OUT if equal_tokens else FIELD_OUT),
         **{name: value for name, value in given.items() if value},
     )
     refused = [name for name in ("datasets", "selectors", "keeps", "encodings", "sides") if given[name]]
     if equal_tokens and refused:
         raise ValueError(f"--equal-tokens settles the {', '.join(refused)}: leave them out")
-    report = (equal if equal_tokens else evaluate_field)(options, lambda line: typer.echo(line, err=True))
+    report = (equal if equal_tokens else evaluate_field)(options, teller(quiet))
     typer.echo(json.dumps(report))

@@ -20,7 +20,7 @@ def report(
 
     arr-coc report
 
-    arr-coc report --results results --out docs/report --failures 24
+    arr-coc report --results out --out out/report --failures 24
     """
     from arr_coc.evaluation.report import ReportOptions, write_report
     from arr_coc.viewing import kept_overlay

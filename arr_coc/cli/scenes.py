@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from arr_coc.cli.helping import Verbs
+from arr_coc.cli.options import Quiet
+from arr_coc.cli.terminal import teller
 
 scenes = Verbs()
 
@@ -29,6 +31,7 @@ def make(
         int | None, typer.Option(min=96, max=4096, help="Side in px; drawn from the seed if left out.")
     ] = None,
     difficulty: Annotated[str | None, typer.Option(help="plain or hard; drawn from the seed if left out.")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Draw scenes with their questions, answers and evidence boxes (COCO style).
 
@@ -40,4 +43,4 @@ def make(
         raise ValueError(f"{out} is not empty: give a new folder, so that old and new scenes do not mix")
     square = None if size is None else (size, size)
     counts = export(out, split, count, first_seed, file_format, square, difficulty)
-    typer.echo(", ".join(f"{number} {what}" for what, number in counts.items()), err=True)
+    teller(quiet)(", ".join(f"{number} {what}" for what, number in counts.items()))

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_coc.cli.ask import load, notices_about, parse_keep, set_verbosity, split_words, summary
+from arr_coc.cli.ask import (
+    load,
+    notices_about,
+    parse_keep,
+    refuse_plain,
+    refuse_told,
+    set_verbosity,
+    split_words,
+    summary,
+)
 from arr_coc.cli.options import Encoding, MaxNewTokens, Model, Offline, Quiet, Seed, SelectorName
 from arr_coc.cli.terminal import note
 
@@ -111,18 +120,13 @@ def file_name(name: str) -> str:
 
 
 def chosen_selector(loaded: "ARRCOCQwen", spec: str, seed: int) -> "Selector":
-    """A selector by its name and settings. One that must be told where the answer is cannot be used on a question."""
-    from arr_coc.evaluation.field_methods import PLAIN, build
+    """A selector by its name and settings."""
+    from arr_coc.evaluation.field_methods import build, settings_of
 
-    if spec == PLAIN:
-        raise ValueError("selector 'plain' chooses nothing: give --keep 1.0 for the plain model")
+    refuse_plain(settings_of(spec)[0])
     spec = f"random:seed={seed}" if spec == "random" else spec
     selector = build(loaded, [spec])[spec]
-    if selector.reads_evidence:
-        raise ValueError(
-            f"selector {spec!r} must be told where the answer is, which a question does not say: leave it out, or run "
-            "`arr-coc eval`, whose scenes know it"
-        )
+    refuse_told(spec, selector)
     return selector
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -33,6 +33,11 @@ def note(line: str) -> None:
     typer.echo(typer.style(line, dim=True) if may_colour(sys.stderr) else line, err=True)
 
 
+def teller(quiet: bool) -> Callable[[str], None]:
+    """What a long run tells its lines to: stderr, or nobody."""
+    return (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
+
+
 class Notes(logging.Handler):
     """What the library logs, as notes of one line: a traceback in the log is for those who asked for it."""
 
@@ -55,10 +60,10 @@ def set_verbosity(quiet: bool) -> None:
         logger.addHandler(Notes())
 
 
-def begin_long_run() -> None:
+def begin_long_run(quiet: bool) -> None:
     """For verbs that load models by themselves: our warnings as notes, and bars where somebody sees them."""
-    set_verbosity(quiet=False)
-    quieten_libraries(bars=is_terminal(sys.stderr))
+    set_verbosity(quiet)
+    quieten_libraries(bars=not quiet and is_terminal(sys.stderr))
 
 
 def quieten_libraries(bars: bool) -> None:

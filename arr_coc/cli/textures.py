@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from arr_coc.cli.options import Quiet
 from arr_coc.cli.sample import sample_image
 from arr_coc.cli.show import check_free
+from arr_coc.cli.terminal import set_verbosity
 
 
 def textures(
@@ -15,6 +17,7 @@ def textures(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the pictures.")] = Path("out"),
     force: Annotated[bool, typer.Option("--force", help="Write over files that arr-coc did not make.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show what ARR-COC sees: all texture channels, and the question-blind maps.
 
@@ -25,6 +28,7 @@ def textures(
     from arr_coc.viewing import question_blind_maps, texture_sheet
     from arr_coc.viewing.saving import save_picture
 
+    set_verbosity(quiet)
     source = image or sample_image()
     paths = {out / "textures.png": texture_sheet, out / "question_blind.png": question_blind_maps}
     check_free(paths, source, force)

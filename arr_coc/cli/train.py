@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from arr_coc.cli.helping import Verbs
-from arr_coc.cli.options import Offline
-from arr_coc.cli.terminal import begin_long_run
+from arr_coc.cli.options import Offline, Quiet
+from arr_coc.cli.terminal import begin_long_run, teller
 
 train = Verbs()
 
@@ -41,6 +41,7 @@ def mini(
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that draw scenes.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights and data.")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train mini. The same command goes on from the newest checkpoint in OUT; OUT is a model for `arr-coc ask --model`.
 
@@ -54,11 +55,12 @@ def mini(
     from arr_coc.training.mini_config import read_config
     from arr_coc.training.mini_model import copy_assets, mini_config
 
+    begin_long_run(quiet)
     settings = read_config(config, seconds=seconds, steps=steps, workers=workers, seed=seed)
     places = Places(out, out / "checkpoints", init_from=init_from, head=head)
     vocabulary = AutoTokenizer.from_pretrained(ASSETS).get_vocab()
     copy_assets(ASSETS, out, mini_config(vocabulary, settings.hidden, settings.layers))  # OUT is then a model to ask
-    train_mini(settings, places, lambda line: typer.echo(line, err=True))
+    train_mini(settings, places, teller(quiet))
 
 
 @train.command()
@@ -96,6 +98,7 @@ def selector(
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that read or draw images.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights and data.")] = None,
+    quiet: Quiet = False,
     offline: Offline = False,
 ) -> None:
     """Train a selector. The same command goes on from the newest checkpoint in OUT.
@@ -111,7 +114,7 @@ def selector(
     from arr_coc.training.selector import Places, train_selector
     from arr_coc.training.selector_config import read_selector_config
 
-    begin_long_run()
+    begin_long_run(quiet)
     given: dict[str, Any] = {
         "stage": stage,
         "model": model,
@@ -122,4 +125,4 @@ def selector(
     }
     given |= {"adapt": adapt, "seconds": seconds, "steps": steps, "workers": workers, "seed": seed}
     settings = read_selector_config(config, **given)
-    train_selector(settings, Places(out, init_from), lambda line: typer.echo(line, err=True))
+    train_selector(settings, Places(out, init_from), teller(quiet))

@@ -21,6 +21,8 @@ from arr_coc.viewing import heatmap, kept_overlay
 MOST_NEW_TOKENS = 256
 MOST_ATTENDED = 2048  # visual tokens up to which the attention of a plain answer is drawn: its cost is their square
 
+RELEVANCE, ATTENTION = "How relevant each cell is", "Where the answer looked"  # what the second picture shows
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -29,6 +31,7 @@ class Told:
     answer: str
     overlay: Image.Image | None = None
     heat: Image.Image | None = None
+    heat_label: str = RELEVANCE
     stats: str = ""
 
 
@@ -78,4 +81,5 @@ def _told(asked: Asked, answer: Answer, heat_HW: Tensor | None, notices: list[st
     if heat_HW is not None:
         title = "relevance for the question" if chosen else "where the answer looked"
         heat = heatmap(picture, heat_HW, kept_HW=choice.mask if chosen else None, title=title)
-    return Told(answer.text, kept_overlay(picture, choice.mask), heat, stats(answer, notices))
+    label = RELEVANCE if chosen else ATTENTION
+    return Told(answer.text, kept_overlay(picture, choice.mask), heat, label, stats(answer, notices))

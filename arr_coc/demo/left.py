@@ -89,24 +89,26 @@ def _count_tokens(models: Models, page: gr.Blocks, side: Left, budget: Any) -> N
     total, dials = gr.State(0, time_to_live=3600), [side.mode, side.percent, side.use]
 
     @guarded
-    def measure(path: str | None, name: str, mode: str, percent: float, use: bool) -> tuple[Any, int, str]:
+    def measure(path: str | None, name: str) -> tuple[Any, int]:
         if path is None:
-            return gr.skip(), 0, budget_line(0, "auto")
+            return gr.skip(), 0
         try:
             picture = read_upload(path)
         except ValueError as error:
             gr.Warning(told(error))
-            return None, 0, budget_line(0, "auto")
+            return None, 0
         with models.use(name) as owner:
-            tokens = count_tokens(owner.processor.image_processor, picture.size)
-        return gr.skip(), tokens, budget_line(tokens, dial(mode, percent) if use else 1.0)
+            return gr.skip(), count_tokens(owner.processor.image_processor, picture.size)
 
     @guarded
     def turned(tokens: int, mode: str, percent: float, use: bool) -> str:
         return budget_line(tokens, dial(mode, percent) if use else 1.0)
 
     for event in (page.load, side.image.change, side.model.change):
-        event(measure, [side.image, side.model, *dials], [side.image, total, budget], **PRIVATE)
+        # The line is made after the count, of the dials as they are then: they may have been turned meanwhile.
+        event(measure, [side.image, side.model], [side.image, total], **PRIVATE).then(
+            turned, [total, *dials], budget, queue=False, show_progress="hidden", **PRIVATE
+        )
     side.percent.input(lambda: BY_HAND, None, side.mode, queue=False, show_progress="hidden", **PRIVATE)
     for event in (side.mode.change, side.percent.change, side.use.change):
         event(turned, [total, *dials], budget, queue=False, show_progress="hidden", **PRIVATE)

@@ -139,7 +139,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument(
-        "--out", type=Path, help="file for the results; results/speed-gpu.json or -cpu.json if left out"
+        "--out", type=Path, help="file for the results; out/speed-gpu.json or out/speed-cpu.json if left out"
     )
     parser.add_argument("--append", action="store_true", help="keep the rows that are in the file already")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write pictures there")
@@ -172,7 +172,7 @@ def bench(options: Any, say: Say) -> Row:
     sights = tuple(dict.fromkeys(case.sight for case in cases))
     subject = load_subject(options.model, options.device, options.dtype, sights)
     on_gpu = torch.device(subject.stock.device).type == "cuda"
-    out = options.out or Path("results") / ("speed-gpu.json" if on_gpu else "speed-cpu.json")
+    out = options.out or Path("out") / ("speed-gpu.json" if on_gpu else "speed-cpu.json")
     before = read_rows(out) if options.append else []
     rows = [*before, *run_cases(subject, cases, options.text, saver(out, subject, before), say)]
     say(table(rows))

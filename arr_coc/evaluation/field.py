@@ -1,6 +1,6 @@
 """The field: every method on the same model, the same questions and the same number of tokens. Writes a table.
 
-`results/field.json` holds `rows`, one per dataset, size, selector, encoding and budget; beside it, per dataset and
+The report (`field.json`) holds `rows`, one per dataset, size, selector, encoding and budget; beside it, per dataset and
 size, a file of samples with a line per answer. Rows of other datasets and sizes that are in the file stay.
 """
 
@@ -44,12 +44,13 @@ class FieldOptions:
     questions: int = 500
     seed: int = 0
     metric: str | None = None  # of generic files
-    out: Path = Path("results/field.json")
+    out: Path = Path("out/field.json")
     most_tokens: int = 96  # of an answer
     engine: str = "auto"  # or "plain": every method through ARRCOCQwen's own path
     device: str | None = None
     dtype: str = "float32"  # what the fast engine needs
     cells_at_once: int = 0  # 0: what suits the device
+    bar: bool = True  # of the answers so far, on a terminal
 
 
 class Bench:
@@ -102,7 +103,7 @@ class Bench:
     ) -> dict[Method, Row]:
         """Run what is missing, check that the comparison is fair, and sum it up."""
         cell = self.owner.processor.image_processor.patch_size * self.owner.processor.image_processor.merge_size
-        run_field(self.owner, pictures, methods, self.engine_of, samples, self.cells_at_once, cell)
+        run_field(self.owner, pictures, methods, self.engine_of, samples, self.cells_at_once, cell, self.options.bar)
         questions = [name for name, _, _ in ids_of(pictures)]
         table = {method.key: samples.records[method.key] for method in methods}
         check_paired(table, questions)

@@ -83,19 +83,21 @@ def run_field(
     samples: Samples,
     cells: int,
     cell: int,
+    bar: bool = True,
 ) -> None:
     """Fill `samples` with every method's answers; what is there already is not run again.
 
-    On a terminal a bar shows the answers and the time left.
+    On a terminal a bar, if wanted, shows the answers and the time left.
     """
     parts = list(batches(pictures, cells, cell))
     total = len(methods) * sum(len(ids_of(part)) for part in parts)
     warm = False
-    with tqdm(total=total, unit=" answers", disable=None, file=sys.stderr, smoothing=0.05) as bar:
+    hidden = None if bar else True  # None: where nobody sees it
+    with tqdm(total=total, unit=" answers", disable=hidden, file=sys.stderr, smoothing=0.05) as shown:
         for part in parts:
             ids = [name for name, _, _ in ids_of(part)]
             waiting = [method for method in methods if not samples.has(method, ids)]
-            bar.update((len(methods) - len(waiting)) * len(ids))
+            shown.update((len(methods) - len(waiting)) * len(ids))
             if waiting and not warm:
                 _warm_up(owner, part, waiting, engine_of)
                 warm = True
@@ -103,7 +105,7 @@ def run_field(
             for method in waiting:
                 assert looked is not None
                 samples.add(_unit(owner, looked, method, engine_of(method)))
-                bar.update(len(ids))
+                shown.update(len(ids))
 
 
 def _warm_up(

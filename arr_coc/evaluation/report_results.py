@@ -17,11 +17,11 @@ ROWS_OF = {
     CPU: ("side", "batch", "kept", "encoding", "mode", "select_ms", "ttft_ms", "peak_mb"),
 }
 MAKERS = {
-    FIELD: "arr-coc eval",
-    EQUAL: "arr-coc eval --equal-tokens",
+    FIELD: "arr-coc eval --out results/field.json",
+    EQUAL: "arr-coc eval --equal-tokens --out results/equal-tokens.json",
     MINI: "python -m arr_coc.evaluation.mini --out results/mini.json",
     SELECTOR: "python -m arr_coc.evaluation.selector --out results/selector.json",
-    GPU: "arr-coc bench --shape qwen3-vl-2b --promised",
+    GPU: "arr-coc bench --shape qwen3-vl-2b --promised --out results/speed-gpu.json",
     CPU: "python -m arr_coc.evaluation.bench_ask --device cpu --out results/speed-cpu.json",
 }
 
@@ -58,7 +58,9 @@ class Results:
 def read_results(folder: Path) -> Results:
     """All known files of a folder."""
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; make results with arr-coc eval, or name their folder by --results")
+        raise ValueError(
+            f"{folder}: no such folder; make results with {MAKERS[FIELD]}, or name their folder by --results"
+        )
     documents = {name: read_document(folder / name) for name in MAKERS if (folder / name).is_file()}
     return Results(folder, documents)
 

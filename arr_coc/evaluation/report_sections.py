@@ -192,7 +192,8 @@ def _asked(run: Mapping[str, Any]) -> tuple[str, str]:
 
 def _field_command(results: Results, name: str, run: Mapping[str, Any]) -> str:
     """The command as it could be typed again: what is as it is by default is left out."""
-    words = [MAKERS[name]]
+    verb, _, out = MAKERS[name].partition(" --out ")
+    words = [verb]
     if name == FIELD:
         here = [row for row in results.rows(FIELD) if (row["dataset"], row["side"]) == (run["dataset"], run["side"])]
         if run["dataset"] != "scenes":
@@ -205,7 +206,7 @@ def _field_command(results: Results, name: str, run: Mapping[str, Any]) -> str:
         words += _unusual("--encoding", [row["encoding"] for row in here if row["selector"] != PLAIN], ENCODINGS)
     words += [f"--questions {run.get('questions')}", f"--seed {run.get('seed')}", f"--device {run.get('device')}"]
     words += [f"--model {run['model']}"] if run.get("model") != "mini" else []
-    return " ".join(words)
+    return " ".join([*words, f"--out {out}"])
 
 
 def _portable(selector: str) -> str:

@@ -41,12 +41,18 @@ def outline(picture: Image.Image, kept_HW: Tensor) -> Image.Image:
 
 
 def outline_boxes(picture: Image.Image, boxes: Sequence[tuple[float, float, float, float]]) -> Image.Image:
-    """A copy of the picture with the same double line around boxes (left, top, right, bottom in px)."""
+    """A copy of the picture with the same double line around boxes (left, top, right, bottom in px).
+
+    The line keeps clear of the box by a pixel: boxes of words are tight, and their letters must stay readable.
+    """
     edges: list[Segment] = []
-    for left, top, right, bottom in boxes:
+    thin = line_width(picture)
+    off = thin + 1
+    for box in boxes:
+        left, top, right, bottom = box[0] - off, box[1] - off, box[2] + off, box[3] + off
         edges += [(left, top, right, top), (left, bottom, right, bottom)]
         edges += [(left, top, left, bottom), (right, top, right, bottom)]
-    return _draw(picture, edges, line_width(picture))
+    return _draw(picture, edges, thin)
 
 
 def _draw(picture: Image.Image, edges: Sequence[Segment], thin: int) -> Image.Image:
