@@ -1,5 +1,6 @@
 """Ask: the answer as it comes, what was kept for it, and how relevant every part was."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from arr_coc.demo.parts import MODELS, PRIVATE, guarded, picture
 
 THINKING, ANSWERING = "thinking …", "answering …"  # the line under the pictures, until there is more to say
 STOPPED, FAILED = "stopped", "no answer"
+SETTLED = 0.5  # s after Stop until nothing more arrives of what was stopped
 # Where the answer stands below the question and not beside it, the page goes there.
 TO_ANSWER = """() => {
   const tabs = document.getElementById("tabs");
@@ -44,6 +46,7 @@ def ask_tab(models: Models, side: Left, tabs: Any) -> None:
             raise
 
     def stopped(line: str) -> Any:
+        time.sleep(SETTLED)
         return STOPPED if line in (THINKING, ANSWERING) else gr.skip()
 
     def to_front() -> Any:
@@ -59,7 +62,8 @@ def ask_tab(models: Models, side: Left, tabs: Any) -> None:
     for asked in (side.ask.click, side.question.submit, side.examples.load_input_event.then):
         asked(to_front, None, tabs, queue=False, show_progress="hidden", **PRIVATE)
         asked(None, None, None, js=TO_ANSWER, queue=False, **PRIVATE)
-    side.stop.click(stopped, stats, stats, cancels=[clicked, *others], queue=False, show_progress="hidden", **PRIVATE)
+    ended = side.stop.click(None, None, None, cancels=[clicked, *others], queue=False, **PRIVATE)
+    ended.then(stopped, stats, stats, queue=False, show_progress="hidden", **PRIVATE)
     side.clear.click(
         lambda: (None, "", "", None, None, "", RELEVANCE),
         None,

@@ -28,7 +28,7 @@ def sheet(tiles: Sequence[tuple[str, Image.Image]], size: tuple[int, int], colum
     """Labelled tiles in rows, on paper that reads well on a light and on a dark page."""
     rows, width = -(-len(tiles) // columns), max(size[0], NARROWEST)
     lines = max(len(wrap(label, width, font(LABEL), LINES)) for label, _ in tiles)
-    caption = text_block("", width, LABEL).height * lines + 8
+    caption = text_block("", width, LABEL).height * lines + 9
     step_x, step_y = width + MARGIN, size[1] + caption + MARGIN
     page = Image.new("RGB", (columns * step_x + MARGIN, rows * step_y + MARGIN), PAPER)
     for place, (label, picture) in enumerate(tiles):
