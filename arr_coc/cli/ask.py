@@ -192,12 +192,9 @@ def parse_keep(text: str) -> float | int | str:
 
 def notices_about(loaded: "ARRCOCQwen", question: str) -> list[str]:
     """What the user should know about this answer: the words that mini does not know."""
-    from arr_coc.qwen.turns import is_mini, outside_words
+    from arr_coc.qwen.turns import words_notice
 
-    if not is_mini(loaded.processor.tokenizer):
-        return []
-    unknown = outside_words(loaded.processor.tokenizer, question)
-    return [f"mini only knows drawn scenes, and not the words: {', '.join(unknown)}"] if unknown else []
+    return words_notice(loaded.processor.tokenizer, question)
 
 
 def summary(answer: "Answer") -> str:

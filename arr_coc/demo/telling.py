@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arr_coc.qwen import Answer, ARRCOCQwen
-from arr_coc.qwen.turns import is_mini, outside_words
+from arr_coc.qwen.turns import words_notice
 from arr_coc.viewing import stage_times
 
 
@@ -40,9 +40,7 @@ def stats(answer: Answer, notices: Sequence[str] = ()) -> str:
 
 def notices_about(owner: ARRCOCQwen, question: str) -> list[str]:
     """What to know about an answer: what the model told, and the words that mini does not know."""
-    unknown = outside_words(owner.processor.tokenizer, question) if is_mini(owner.processor.tokenizer) else []
-    words = [f"mini only knows drawn scenes, and not the words: {', '.join(unknown)}"] if unknown else []
-    return [*owner.notices, *words]
+    return [*owner.notices, *words_notice(owner.processor.tokenizer, question)]
 
 
 def cards(rows: Sequence[Row]) -> str:

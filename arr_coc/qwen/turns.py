@@ -86,3 +86,9 @@ def outside_words(tokenizer: Any, text: str) -> list[str]:
     special = "|".join(re.escape(token.content) for token in tokenizer.added_tokens_decoder.values())
     words = re.findall(r"[^\W\d_]+", re.sub(special, " ", text))
     return [w for w in words if len(w) > 1 and not w.isupper() and w not in vocabulary]
+
+
+def words_notice(tokenizer: Any, question: str) -> list[str]:
+    """A line about the words that mini does not know; none for another model, or where it knows them all."""
+    unknown = outside_words(tokenizer, question) if is_mini(tokenizer) else []
+    return [f"mini only knows drawn scenes, and not the words: {', '.join(unknown)}"] if unknown else []
