@@ -134,6 +134,63 @@ def test_the_header_says_what_the_decoder_finds(size, kind):
         assert (image.format, image.size) == (header.format, size)
 
 
+def jpeg(image: Image.Image, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "jpeg", quality=92, **options)
+    return file.getvalue()
+
+
+def test_the_header_knows_what_a_jpegs_decoder_holds():
+    """Nothing where the picture comes in one scan; else 2 bytes for each coefficient, of which CMYK has 4 a pixel."""
+    rgb = tiny.picture(64, 64)
+
+    def held(data: bytes) -> float:
+        return read_header(io.BytesIO(data)).held
+
+    for subsampling, expected in ((0, 6), (1, 4), (2, 3)):
+        assert held(jpeg(rgb, subsampling=subsampling)) == 0
+        assert held(jpeg(rgb, subsampling=subsampling, progressive=True)) == expected
+    assert held(jpeg(rgb.convert("L"), progressive=True)) == 2
+    assert held(jpeg(rgb.convert("CMYK"), progressive=True)) == 8
+    apart = bytearray(jpeg(rgb, subsampling=0))
+    apart[apart.index(b"\xff\xda") + 4] = 1  # colours of the first scan
+    assert held(bytes(apart)) == 6
+    unsaid = bytearray(jpeg(rgb, progressive=True))
+    unsaid[unsaid.index(b"\xff\xc2") + 11] = 0x20
+    with pytest.raises(ValueError, match="how its colours are stored"):
+        held(bytes(unsaid))
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_rgb": True}])
+def test_a_jpeg_too_costly_to_decode_at_once_keeps_all_of_its_brightness(options, tmp_path, monkeypatch):
+    """Grey is equal bit for bit; colours are at half the size, wherever the strips end; orientation is applied."""
+    path, exif = tmp_path / "large.jpg", Image.Exif()
+    exif[0x0112] = 6
+    colourful = Image.fromarray(np.random.default_rng(0).integers(0, 256, (7, 9, 3), dtype=np.uint8))
+    colourful = colourful.resize((135, 101), Image.Resampling.BICUBIC)
+    for picture in (colourful.convert("L").convert("RGB"), colourful):
+        path.write_bytes(jpeg(picture, subsampling=0, progressive=True, exif=exif, **options))
+        exact = np.asarray(read_image(path)).astype(int)
+        with monkeypatch.context() as patch:
+            patch.setattr("arr_coc.qwen.images.SPARE", 0)
+            thrifty = np.asarray(read_image(path)).astype(int)
+            patch.setattr("arr_coc.qwen.images.STRIP", 500)
+            assert np.array_equal(np.asarray(read_image(path)), thrifty)
+        assert thrifty.shape == (135, 101, 3)
+        if picture is colourful:
+            assert 0 < np.abs(thrifty - exact).mean() < 2
+        else:
+            assert np.abs(thrifty - exact).max() <= (1 if options else 0)
+
+
+def test_a_jpeg_that_no_way_makes_cheap_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "print.jpg").write_bytes(jpeg(tiny.picture(64, 32).convert("CMYK"), progressive=True))
+    assert read_image(tmp_path / "print.jpg").mode == "RGB"
+    monkeypatch.setattr("arr_coc.qwen.images.SPARE", 0)
+    with pytest.raises(ValueError, match=r"a progressive CMYK JPEG of \d+x\d+ needs too much memory; save it as RGB"):
+        read_image(tmp_path / "print.jpg")
+
+
 def test_what_is_no_part_of_the_picture_is_never_decoded(tmp_path):
     plain, laden = tmp_path / "plain.png", tmp_path / "laden.png"
     tiny.picture().save(plain)

@@ -17,6 +17,7 @@ MOST_EXIF = 65_536  # bytes; a JPEG cannot hold more, and the orientation stands
 
 PNG_KEPT = (b"IHDR", b"PLTE", b"tRNS", b"eXIf", b"IDAT", b"IEND")
 JPEG_SIZE = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # start of a frame, whose header holds the size
+JPEG_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})  # those of them whose picture comes in several passes
 JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
 JPEG_JFIF, JPEG_EXIF, JPEG_ADOBE, JPEG_COMMENT, JPEG_SCAN, JPEG_END = 0xE0, 0xE1, 0xEE, 0xFE, 0xDA, 0xD9
 
@@ -38,6 +39,8 @@ class Header:
     height: int
     picture: Callable[[], IO[bytes]]
     """Makes the file that a decoder is given; to be called once the size was found bearable."""
+    held: float = 0.0
+    """Bytes a pixel that a decoder must hold beside the image that it makes."""
 
 
 def read_header(file: IO[bytes]) -> Header:
@@ -84,7 +87,7 @@ def _png_picture(file: IO[bytes]) -> IO[bytes]:
 
 def _jpeg(file: IO[bytes]) -> Header:
     """Walks the segments up to the first scan. What follows is handed on as it is."""
-    kept, size = io.BytesIO(), None
+    kept, size, sampling, is_progressive = io.BytesIO(), None, b"", False
     kept.write(file.read(2))
     for _ in range(MOST_PIECES):
         marker = _next_marker(file)
@@ -98,6 +101,7 @@ def _jpeg(file: IO[bytes]) -> Header:
             raise Damaged("it ends inside of its header")
         if marker in JPEG_SIZE and len(data) >= 5:
             size = (int.from_bytes(data[3:5], "big"), int.from_bytes(data[1:3], "big"))
+            sampling, is_progressive = data[7::3], marker in JPEG_PROGRESSIVE
         if _is_picture(marker, data):
             kept.write(bytes((0xFF, marker)) + length + data)
         if marker == JPEG_SCAN:
@@ -106,7 +110,21 @@ def _jpeg(file: IO[bytes]) -> Header:
         raise Damaged("it is cut into too many segments")
     if size is None:
         raise Damaged("it does not say its size")
-    return Header("JPEG", *size, lambda: _jpeg_picture(kept, file))
+    is_one_scan = not is_progressive and data[:1] == bytes((len(sampling),))
+    held = 0.0 if is_one_scan else _coefficients(sampling)
+    return Header("JPEG", *size, lambda: _jpeg_picture(kept, file), held)
+
+
+def _coefficients(sampling: bytes) -> float:
+    """Bytes a pixel of a JPEG in several scans: all coefficients are kept until the last, 2 bytes each.
+
+    `sampling` has a byte for each colour, how fine it is across and down: 3 where colours are halved, up to 8 for CMYK.
+    """
+    fineness = [(one >> 4, one & 15) for one in sampling]
+    if not fineness or not all(across and down for across, down in fineness):
+        raise Damaged("it does not say how its colours are stored")
+    finest = max(across for across, _ in fineness) * max(down for _, down in fineness)
+    return 2 * sum(across * down for across, down in fineness) / finest
 
 
 def _jpeg_picture(kept: io.BytesIO, file: IO[bytes]) -> IO[bytes]:

@@ -1,7 +1,7 @@
 """Reading images that users hand in: few formats, limits checked on the header, orientation applied, plain RGB out.
 
-Beside the finished image (4 bytes a pixel in memory) at most the decoded one is held: what must be converted is
-converted strip by strip.
+Beside the finished image (4 bytes a pixel in memory) at most 4 bytes a pixel are held, the decoded image or what its
+decoder needs: what must be converted is converted strip by strip, and what would need more is read otherwise.
 """
 
 import contextlib
@@ -14,17 +14,21 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from torch import Tensor
 
 from arr_coc.qwen.headers import Damaged, NotAnImage, read_header
+from arr_coc.qwen.webp import libwebp, read_webp
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 MOST_PIXELS = 50_000_000
 MOST_BYTES = 20 * 1024 * 1024
 MOST_ASPECT = 200  # Qwen's resizing refuses more
 MOST_IMAGES = 8
-STRIP = 2**19  # pixels that are converted at a time; small enough to cost nothing, large enough to be quick
+MOST_COST = 8  # bytes of memory a pixel, the finished image among them
+SPARE = 8 * 2**20  # bytes that a decoder may take beyond that
+PILLOWS_WEBP = 17  # bytes a pixel, where Pillow has to decode it: two canvases, the frame, the image
+STRIP = 2**18  # pixels that are converted at a time; small enough to cost nothing, large enough to be quick
 
 ORIENTATION = 0x0112  # the tag of EXIF
 TURNS = {
@@ -104,9 +108,51 @@ def _decode(file: IO[bytes], name: str) -> Image.Image:
     """The size is checked twice: as we read the header, before anything is made of it, and as the decoder does."""
     header = read_header(file)
     _check_size(header.width, header.height, name)
-    with Image.open(header.picture(), formats=(header.format,)) as image:
+    pixels = header.width * header.height
+    if header.format == "WEBP" and libwebp() is not None:
+        return _upright_rgb(read_webp(file.read(), (header.width, header.height)), ours=True)
+    if header.format == "WEBP" and pixels * PILLOWS_WEBP > MOST_PIXELS * MOST_COST:
+        raise _Refused(f"{name}: {header.width}x{header.height} is too large for a WebP here; save it as PNG or JPEG")
+    picture = header.picture()
+    with Image.open(picture, formats=(header.format,)) as image:
         _check_size(image.width, image.height, name)
-        return _upright_rgb(image, ours=True)
+        if (header.held + 4 - MOST_COST) * pixels <= SPARE:  # what its decoder holds, and the image that it makes
+            return _upright_rgb(image, ours=True)
+        if image.mode != "RGB":
+            says = f"a progressive {image.mode} JPEG of {image.width}x{image.height} needs too much memory"
+            raise _Refused(f"{name}: {says}; save it as RGB or without 'progressive'")
+    return _upright_rgb(_with_coarse_colours(picture), ours=True)
+
+
+def _with_coarse_colours(file: IO[bytes]) -> Image.Image:
+    """A JPEG with all of its brightness, its colours at half the size, as most JPEGs have them anyhow.
+
+    A large progressive one that has its colours in full would cost 10 bytes a pixel: 6 are held until the end, and the
+    image is 4. So it is read twice, each time into 1 byte a pixel.
+    """
+    colours = _half_size(file)
+    file.seek(0)
+    with Image.open(file, formats=("JPEG",)) as fine:
+        fine.draft("L", fine.size)
+        fine.load()
+        width, height = fine.size
+        rgb = Image.new("RGB", fine.size)
+        rgb.info.update(fine.info)
+        rows = max(1, STRIP // width)
+        for y in range(0, height, rows):
+            strip = fine.crop((0, y, width, min(y + rows, height)))
+            box = (0, y / 2, width / 2, (y + strip.height) / 2)
+            _, cb, cr = colours.resize(strip.size, Image.Resampling.BILINEAR, box).split()
+            rgb.paste(Image.merge("YCbCr", (strip, cb, cr)).convert("RGB"), (0, y))
+    return rgb
+
+
+def _half_size(file: IO[bytes]) -> Image.Image:
+    """A JPEG at half its width and height, rounded up, as YCbCr."""
+    file.seek(0)
+    with Image.open(file, formats=("JPEG",)) as image:
+        image.draft("RGB", (image.width // 2, image.height // 2))
+        return image.convert("YCbCr")
 
 
 class _Refused(ValueError):
@@ -147,8 +193,11 @@ def _upright_rgb(image: Image.Image, ours: bool = False) -> Image.Image:
     """Never more than two images at once: one that is `ours` is given up as soon as it was converted."""
     image.load()
     turn = TURNS.get(_orientation(image))
-    if turn is not None and image.mode == "RGB" and not _is_clear(image):
+    is_ready = image.mode == "RGB" and not _is_clear(image)
+    if turn is not None and is_ready:
         return image.transpose(turn)
+    if ours and is_ready and not isinstance(image, ImageFile.ImageFile):  # a file's image needs its file
+        return image
     rgb = _to_rgb(image)
     if ours:
         image.close()
