@@ -1,15 +1,23 @@
 """Many different images in a row: nothing is kept."""
 
+import ctypes
 import gc
-import os
+from pathlib import Path
 
 import pytest
 import tiny
 
 
 def resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Memory that is held, without what was freed and waits in the allocator to be used again.
+
+    Between two readings that wait differs by up to 10 MB: it depends on the size of the last image. And the kernel
+    counts each map's pages here, where /proc/self/statm is a sum that may lag behind by megabytes on many cores.
+    """
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    line = next(line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if line.startswith("Rss:"))
+    return int(line.split()[1]) * 1024
 
 
 def ask_many(model, first: int, count: int) -> None:
@@ -21,10 +29,9 @@ def ask_many(model, first: int, count: int) -> None:
 @pytest.mark.parametrize("count", [200, pytest.param(3000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 @pytest.mark.parametrize("selector", ["arr_coc", "training_free"])
 def test_different_images_leave_no_memory_behind(selector, count):
+    """Less than half a percent: 200 images leave 0.1 MB of 425, new words in the tokenizer's cache of 10,000."""
     model = tiny.wrapped(tiny.stock(), selector=selector)
-    ask_many(model, 0, 90)  # every size once: allocators and caches fill up
-    gc.collect()
+    ask_many(model, 0, 90)  # every size once: tables of sizes are made and kept
     before = resident_bytes()
     ask_many(model, 1000, count)
-    gc.collect()
-    assert resident_bytes() < 1.01 * before
+    assert resident_bytes() < 1.005 * before
