@@ -18,7 +18,7 @@ NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points n
 AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent noise keeps 1/3
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
 RULED_OUT = 0.002  # relevance below this is a no: such cells are alike, and the rest of a budget is spread over them
-SLACK = 1.6  # an automatic budget over what just suffices: things reach over the edges of their cells
+SLACK = 1.8  # an automatic budget over what just suffices: things reach over the edges of their cells
 CAUTION = 0.5  # least share of even coverage where the map looks like noise
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-FORMAT_VERSION = 2  # raised when a saved adapter of the version before can no longer be read as it is
+FORMAT_VERSION = 3  # raised when a saved adapter of the version before can no longer be read as it is
 CONFIG_FILE = "arr_coc_config.json"
 
 ENCODINGS = ("auto", "dense", "sparse", "weighted")
@@ -48,7 +48,9 @@ class ARRCOCConfig:
     """What scorers see beside the textures; each adds to the one before: textures (nothing), stem (a small convolution
     over their fine level), glance (the image at a quarter of its size through the model's own ViT)."""
     sight_channels: int = 32
-    """Channels of the stem, and again of the glance."""
+    """Channels of the stem."""
+    glance_channels: int = 96
+    """Channels that the ViT's features of a glance are projected to: with 32, letters were lost on the way."""
     glance_dim: int = 0
     """Width of the ViT that a glance goes through; 0 without a glance."""
     min_tokens: int = 64
@@ -84,8 +86,9 @@ class ARRCOCConfig:
         ):
             if value not in allowed:
                 raise ValueError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
-        if self.sight_channels < 1:
-            raise ValueError(f"sight_channels={self.sight_channels}: expected at least 1")
+        for name in ("sight_channels", "glance_channels"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
         if (self.sight == "glance") != (self.glance_dim > 0):
             raise ValueError(
                 f"sight={self.sight!r} and glance_dim={self.glance_dim}: only a glance has the ViT's width, and it must"

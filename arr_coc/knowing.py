@@ -175,13 +175,20 @@ class Attention(nn.Module):
             project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
             for project, x in ((self.query, query_BNE), (self.key, key_BME), (self.value, value_BME))
         )
-        # Between thousands of cells, fp32 takes five times as long on a GPU. What goes in is normalised, so that half
-        # precision can hold it; what is heard is added to a stream in fp32.
-        kind = torch.float16 if query.is_cuda else query.dtype
+        kind = listening_dtype(query.is_cuda, query.requires_grad, query.dtype)
         mask = None if bias is None else bias.to(kind)
         heard = F.scaled_dot_product_attention(query.to(kind), key.to(kind), value.to(kind), attn_mask=mask)
         out: Tensor = self.out(heard.to(query_BNE.dtype).transpose(1, 2).flatten(2))
         return out
+
+
+def listening_dtype(on_gpu: bool, learns: bool, own: torch.dtype) -> torch.dtype:
+    """Half precision on a GPU, where fp32 takes five times as long between thousands of cells.
+
+    What goes in is normalised, so that half precision can hold it, and what is heard is added to a stream in fp32. Not
+    while it learns: gradients of a mean over a quarter of a million cells vanish in half precision, or overflow.
+    """
+    return torch.float16 if on_gpu and not learns else own
 
 
 @constant_table

@@ -17,10 +17,13 @@ from arr_coc.config import CELL, SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
 from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Balance, Judgement, Question, TexturePyramid
 from arr_coc.sight import Sight, sight_width
-from arr_coc.texture import lacks_structure, texture_pyramid
+from arr_coc.texture import detail_spread, texture_pyramid
 from arr_coc.timing import Stopwatch, timed
 
 logger = logging.getLogger(__name__)
+
+NO_STRUCTURE, LITTLE_STRUCTURE = 0.65, 0.7  # spread of detail under which an image has none, and may have none
+SURE = 0.98  # relevance that the best cell of a structured image nearly always has
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +63,15 @@ class ARRCOCLayer(nn.Module):
         *,
         sight: str = "stem",
         sight_channels: int = 32,
+        glance_channels: int = 96,
         glance_dim: int = 0,
         pooling: str = "mean",
         straight_through: bool = False,
     ) -> None:
         super().__init__()
         self.texture_channels, self.straight_through = texture_channels, straight_through
-        self.sight = Sight(sight, texture_channels, sight_channels, glance_dim)
-        self.knowing = Knowing(hidden_dim, texture_channels, sight_width(sight, sight_channels))
+        self.sight = Sight(sight, texture_channels, sight_channels, glance_channels, glance_dim)
+        self.knowing = Knowing(hidden_dim, texture_channels, sight_width(sight, sight_channels, glance_channels))
         self.pool = QuestionPooler(hidden_dim, pooling)
         self.balancing = AdaptiveTensionBalancer(hidden_dim)
         self.attending = TokenAllocator(min_tokens, max_tokens)
@@ -81,6 +85,7 @@ class ARRCOCLayer(nn.Module):
             config.max_tokens,
             sight=config.sight,
             sight_channels=config.sight_channels,
+            glance_channels=config.glance_channels,
             glance_dim=config.glance_dim,
             pooling=config.pooling,
             straight_through=config.straight_through,
@@ -114,7 +119,7 @@ class ARRCOCLayer(nn.Module):
             with timed(stopwatch, "knowing"):
                 scores_BSHW = self.knowing(pyramid, question)
             with timed(stopwatch, "balancing"):
-                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), lacks_structure(pyramid))
+                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), detail_spread(pyramid))
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         return Judgement(maps, balance, mass_B=balance.relevance_BHW.detach().sum((1, 2)))
 
@@ -184,9 +189,15 @@ class ARRCOCLayer(nn.Module):
         )
 
 
-def cautious(balance: Balance, lost_B: Tensor) -> Balance:
-    """Where an image has no structure, whatever the maps say of it, half of the budget goes on even coverage."""
+def cautious(balance: Balance, spread_B: Tensor) -> Balance:
+    """Where an image has no structure, half of the budget goes on even coverage, whatever the maps say of it.
+
+    `spread_B` says how unevenly its detail lies. Splatter may lie as unevenly as the plainest scenes do; where it is
+    that near, a map that is sure of nothing decides.
+    """
     particularize_B, explore_B, diversify_B = balance.tensions_BT.unbind(-1)
+    unsure_B = balance.relevance_BHW.detach().amax((1, 2)) < SURE
+    lost_B = (spread_B < NO_STRUCTURE) | (unsure_B & (spread_B < LITTLE_STRUCTURE))
     # What is added has no gradient, so that the tension learns from these images as from any other.
     explore_B = explore_B + lost_B * (CAUTION - explore_B).clamp(min=0).detach()
     return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))

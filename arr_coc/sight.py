@@ -3,8 +3,8 @@
 B batch, C texture channels, H W grid of cells, X width of the ViT, G channels of sight.
 
     textures  nothing more                                           G = 0
-    stem      a small convolution over the fine level                G = channels
-    glance    the stem, and a small image through the model's ViT    G = 2 channels
+    stem      a small convolution over the fine level                G = its channels
+    glance    the stem, and a small image through the model's ViT    G = those, and the glance's
 
 What the ViT makes of the small image comes from outside (`qwen/glance.py`), without a gradient; here it is projected.
 """
@@ -17,9 +17,9 @@ from arr_coc.config import FINE, SIGHTS
 from arr_coc.records import TexturePyramid
 
 
-def sight_width(sight: str, channels: int) -> int:
-    """Number of channels that a sight adds to each cell."""
-    return channels * SIGHTS.index(sight)
+def sight_width(sight: str, channels: int, glance_channels: int) -> int:
+    """Number of channels that a sight adds to each cell: those of the stem, and of the glance."""
+    return sum((channels, glance_channels)[: SIGHTS.index(sight)])
 
 
 class Stem(nn.Module):
@@ -41,10 +41,10 @@ class Stem(nn.Module):
 class Sight(nn.Module):
     """The channels of sight for a pyramid, and for what the ViT saw at a glance."""
 
-    def __init__(self, sight: str, texture_channels: int, channels: int, glance_dim: int) -> None:
+    def __init__(self, sight: str, texture_channels: int, channels: int, glance_channels: int, glance_dim: int) -> None:
         super().__init__()
         self.stem = Stem(texture_channels, channels) if sight != "textures" else None
-        self.glance = nn.Conv2d(glance_dim, channels, 1) if sight == "glance" else None
+        self.glance = nn.Conv2d(glance_dim, glance_channels, 1) if sight == "glance" else None
 
     def forward(self, pyramid: TexturePyramid, glance_BXHW: Tensor | None = None) -> Tensor | None:
         """`[B, G, H, W]`, or None where there is no sight but the textures."""

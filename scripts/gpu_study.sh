@@ -5,7 +5,9 @@
 #
 #   scripts/gpu_study.sh OUT PERCENT LANE...     PERCENT of the usual number of steps: 1 tries the script out
 #
-#   hard      stage 3 from the shipped adapter; then stage 1 without hard variants, and stage 3 from it
+#   whole     stages 1 and 3 as shipped, 255 s and 225 s of training
+#   unread, narrow
+#             the same without more tables and charts, and with a glance of 32 channels
 #   rival     the scorer on the ViT's output, for the steps of stages 1 and 3
 #   sights    glance, stem and textures for equal steps
 #   score, straight_through, gumbel, reinforce
@@ -27,15 +29,27 @@ learn() { # MODULE NAME CONFIG STEPS [options]
     python3 -m "arr_coc.training.$1" --out "$folder/$2" --config "configs/$3.json" --steps $((steps > 2 ? steps : 2)) \
         --workers "$workers" "${@:5}"
 }
+ship() { # [KEY=VALUE]    stages 1 and 3 with one setting changed
+    local start=()
+    for stage in 1 3; do
+        python3 - "configs/selector-mini-$stage.json" "$@" > "$folder/config-$stage.json" << 'PY'
+import json, sys
+changed = {key: json.loads(value) for key, value in (pair.split("=") for pair in sys.argv[2:])}
+print(json.dumps(json.load(open(sys.argv[1])) | changed, indent=2))
+PY
+        python3 -m arr_coc.training.selector --out "$folder/$stage" --config "$folder/config-$stage.json" \
+            --seconds $(((stage == 1 ? 255 : 225) * percent / 100)) --workers "$workers" --seed "$stage" "${start[@]}"
+        start=(--init-from "$folder/1")
+    done
+}
 run_lane() {
     case $lane in
-        hard)
-            learn selector hard selector-mini-3 600 --init-from arr_coc/models/mini --seed 3
-            learn selector plain selector-mini-plain 300 --seed 1
-            learn selector plain-hard selector-mini-3 200 --init-from "$folder/plain" --seed 3 ;;
+        whole) ship ;;
+        unread) ship reading_share=0.0 ;;
+        narrow) ship glance_channels=32 ;;
         rival)
-            learn rival one selector-mini-1 916
-            learn rival three selector-mini-3 600 --init-from "$folder/one" ;;
+            learn rival one selector-mini-1 1000
+            learn rival three selector-mini-3 900 --init-from "$folder/one" ;;
         sights)
             learn selector glance selector-mini-1 300 --seed 1
             learn selector stem selector-mini-stem 300 --seed 1

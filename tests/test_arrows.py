@@ -8,13 +8,14 @@ import pytest
 from arr_coc import _HOMES
 
 PACKAGE = Path(__file__).parent.parent / "arr_coc"
-PARTS = {"texture", "sight", "knowing", "balancing", "attending"}
+PARTS = {"channels", "texture", "sight", "knowing", "balancing", "attending"}
 CORE = PARTS | {"config", "records", "timing", "layer"}
 ALLOWED = {
     "config": set(),
     "timing": set(),
     "records": {"config"},
     **{part: {"config", "records"} for part in PARTS},
+    "texture": {"config", "records", "channels"},
     "layer": PARTS | {"config", "records", "timing"},
     "selectors": CORE,
     "qwen": CORE | {"selectors"},

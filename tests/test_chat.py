@@ -16,8 +16,8 @@ import tiny
 from PIL import Image
 
 from arr_coc.cli import chat as chatting
-from arr_coc.cli.ask import load
 from arr_coc.cli.chat import COMMANDS
+from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
 from arr_coc.cli.sample import sample_image
 

@@ -16,11 +16,13 @@ import typer
 from jsonschema import Draft202012Validator
 from PIL import Image
 
+from arr_coc.cli.answers import summary
 from arr_coc.cli.app import app
-from arr_coc.cli.ask import load, parse_keep, summary
+from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
 from arr_coc.cli.sample import sample_image
 from arr_coc.cli.terminal import may_colour
+from arr_coc.cli.typed import parse_keep
 from arr_coc.qwen import Answer
 from arr_coc.qwen.attention import answer_attention
 from arr_coc.qwen.images import read_image
@@ -342,8 +344,8 @@ def test_colour_is_for_terminals_without_no_color(monkeypatch):
 def test_bars_are_for_terminals(monkeypatch, at_terminal, tmp_path):
     """Of models that take a while: mini is there before a bar could be drawn."""
     asked = []
-    monkeypatch.setattr("arr_coc.cli.ask.quieten_libraries", lambda bars: asked.append(bars))
-    monkeypatch.setattr("arr_coc.cli.ask.is_terminal", lambda stream: at_terminal)
+    monkeypatch.setattr("arr_coc.cli.loading.quieten_libraries", lambda bars: asked.append(bars))
+    monkeypatch.setattr("arr_coc.cli.loading.is_terminal", lambda stream: at_terminal)
     for model, quiet in (("mini", False), (str(tmp_path), False), (str(tmp_path), True)):
         with contextlib.suppress(ValueError):
             load(model, quiet=quiet)

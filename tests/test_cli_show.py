@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from arr_coc import __version__
-from arr_coc.cli import compare, env, show
-from arr_coc.cli.ask import load
+from arr_coc.cli import compare, compare_rows, env, show
+from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
 from arr_coc.cli.sample import sample_image
 from arr_coc.qwen.images import read_image
@@ -155,7 +155,7 @@ def test_compare_as_json_with_pictures(loaded, tmp_path, capsys):
 
 
 def test_rows_are_planned_once_each():
-    planned = compare.plan([0.1, 1.0, 0.1], ["arr_coc", "divprune"])
+    planned = compare_rows.plan([0.1, 1.0, 0.1], ["arr_coc", "divprune"])
     assert [(row.selector, row.keep) for row in planned] == [("arr_coc", 0.1), ("divprune", 0.1), ("plain", 1.0)]
 
 
@@ -186,7 +186,7 @@ def test_other_failures_are_not_taken_for_memory(loaded, monkeypatch):
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
-        compare.answer_row(compare.Row("arr_coc", 0.1), broken)
+        compare_rows.answer_row(compare_rows.Row("arr_coc", 0.1), broken)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from arr_coc.config import ARRCOCConfig, check_keep, check_keeps, tokens_to_keep
+from arr_coc.config import FORMAT_VERSION, ARRCOCConfig, check_keep, check_keeps, tokens_to_keep
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,8 @@ def test_one_dial_or_one_per_sample():
         {"encoding": "half"},
         {"position_policy": "none"},
         {"pooling": "sum"},
+        {"sight_channels": 0},
+        {"glance_channels": 0},
     ],
 )
 def test_contradictions_are_refused(wrong):
@@ -55,6 +57,8 @@ def test_round_trip(tmp_path):
     ("change", "named"),
     [
         ({"format_version": 0}, "format_version"),
+        ({"format_version": FORMAT_VERSION - 1}, "format_version"),
+        ({"glance_channels": 96.0}, "glance_channels"),
         ({"colour": 1}, "colour"),
         ({"min_tokens": None}, "min_tokens"),
         ({"trained": 1}, "trained"),
@@ -76,11 +80,12 @@ def test_a_damaged_config_is_refused(tmp_path, content):
         ARRCOCConfig.load(tmp_path)
 
 
-def test_a_missing_key_is_named(tmp_path):
+@pytest.mark.parametrize("key", ["max_tokens", "glance_channels"])
+def test_a_missing_key_is_named(tmp_path, key):
     ARRCOCConfig(hidden_dim=8).save(tmp_path)
     path = tmp_path / "arr_coc_config.json"
     data = json.loads(path.read_text())
-    del data["max_tokens"]
+    del data[key]
     path.write_text(json.dumps(data))
-    with pytest.raises(ValueError, match="max_tokens"):
+    with pytest.raises(ValueError, match=key):
         ARRCOCConfig.load(tmp_path)

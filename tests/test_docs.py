@@ -24,7 +24,7 @@ from typer.main import get_command
 
 from arr_coc.cli import chat, run, show
 from arr_coc.cli.app import app
-from arr_coc.cli.ask import parse_keep
+from arr_coc.cli.typed import parse_keep
 from arr_coc.config import ENCODINGS, SIGHTS
 from arr_coc.evaluation.field_methods import PLAIN, settings_of
 from arr_coc.records import STRATEGIES

@@ -17,7 +17,7 @@ from arr_coc.cli.sample import sample_image
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen, encoding
-from arr_coc.qwen.fast import FastRunner, buckets, seeing, selecting
+from arr_coc.qwen.fast import FastRunner, buckets, seeing, selecting, switch
 from arr_coc.qwen.fast.break_even import break_even_tokens, keep_small_whole
 from arr_coc.qwen.fast.graphs import CudaRecorder, Recorder, Recordings, Rerunner
 from arr_coc.qwen.fast.layout import plan, read_prompt
@@ -70,7 +70,7 @@ def assert_equal_paths(ours, conversations, keeps, recorder=None) -> FastRunner:
     assert tiny.varies(wanted)
     fast = FastRunner(ours.model, recorder or StrictRecorder())
     for _ in range(2):  # recorded, then from the recordings
-        made = fast.run(ours._preparer(), job_of(inputs, keeps), Picking(NEW, (), 0))
+        made = fast.run(ours.preparer(), job_of(inputs, keeps), Picking(NEW, (), 0))
         assert torch.equal(made.new_BT, wanted)
         assert close(made.first_logits_BV, logits[:, 0])
     return fast
@@ -122,7 +122,7 @@ def test_compact_positions():
 def test_the_choice_and_its_explanation_are_the_plain_paths():
     ours = wrapped()
     inputs = tiny.inputs(ONE, TWO)
-    made = FastRunner(ours.model).run(ours._preparer(), job_of(inputs, [0.4, 9]), Picking(1, (), 0))
+    made = FastRunner(ours.model).run(ours.preparer(), job_of(inputs, [0.4, 9]), Picking(1, (), 0))
     inputs.pop("mm_token_type_ids")
     for fast, slow in zip(made.images, ours.prepare(**inputs, keep=[0.4, 9]).images, strict=True):
         for one, other in zip(fast, slow, strict=True):
@@ -145,7 +145,7 @@ def test_larger_buckets_change_nothing(monkeypatch, how):
         monkeypatch.setattr(buckets, "BUDGETS", steps)
         monkeypatch.setattr(buckets, "TEXTS", steps)
         monkeypatch.setattr(buckets, "CAPACITIES", (steps[-1] * 3,))
-        made = FastRunner(ours.model).run(ours._preparer(), job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
+        made = FastRunner(ours.model).run(ours.preparer(), job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
         assert torch.equal(made.new_BT, wanted)
         assert close(made.first_logits_BV, logits[:, 0])
 
@@ -509,7 +509,7 @@ def test_a_small_cap_costs_time_and_nothing_else():
     wanted, _ = plain(ours, inputs, [0.4, 9])
     fast = FastRunner(ours.model, most_bytes=60_000)
     for _ in range(3):
-        made = fast.run(ours._preparer(), job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
+        made = fast.run(ours.preparer(), job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
         assert torch.equal(made.new_BT, wanted)
         assert fast.recordings.size <= 60_000
     assert fast.recordings.statistics.dropped > 0
@@ -520,7 +520,7 @@ def test_images_of_other_sizes_share_the_vision_and_language_recordings():
     fast = FastRunner(ours.model)
     for size in ((160, 128), (384, 320), (64, 512)):
         inputs = tiny.inputs(Conversation([tiny.picture(*size)], "what is this?"))
-        fast.run(ours._preparer(), job_of(inputs, [16]), Picking(NEW, (), 0))
+        fast.run(ours.preparer(), job_of(inputs, [16]), Picking(NEW, (), 0))
     kinds = [key[0] for key in fast.recordings._kept]
     assert {kind: kinds.count(kind) for kind in kinds} == {"judge": 3, "see": 1, "decode": 1, "prefill": 1}
 
@@ -677,7 +677,7 @@ def test_the_break_even_of_a_row_is_its_own():
     mixed.break_even = 50
     inputs = tiny.inputs(ONE, LARGE)
     inputs.pop("mm_token_type_ids")
-    for images in (mixed.prepare(**inputs, keep="auto").images, mixed.serve_fast(inputs, "auto", PLAIN, None).images):
+    for images in (mixed.prepare(**inputs, keep="auto").images, switch.serve(mixed, inputs, "auto", PLAIN).images):
         assert images[0][0].tokens_kept == images[0][0].tokens_total
         assert "under 50" in images[0][0].reason
         assert images[1][0].tokens_kept < images[1][0].tokens_total

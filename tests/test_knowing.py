@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from arr_coc.config import SCORERS
-from arr_coc.knowing import Knowing, QuestionPooler
+from arr_coc.knowing import ROUNDS, Knowing, QuestionPooler, listening_dtype
 from arr_coc.records import Question
 from arr_coc.texture import texture_pyramid
 
@@ -84,6 +85,51 @@ def test_a_pooled_question_is_one_token(knowing):
     pooled = torch.randn(2, DIM)
     pyramid = texture_pyramid(torch.rand(2, 3, 64, 64), 2)
     assert torch.equal(knowing(pyramid, Question.of(pooled)), knowing(pyramid, Question.of(pooled.unsqueeze(1))))
+
+
+@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
+def test_half_precision_is_for_a_gpu_on_which_nothing_learns(own):
+    assert listening_dtype(on_gpu=True, learns=False, own=own) == torch.float16
+    for on_gpu, learns in ((True, True), (False, True), (False, False)):
+        assert listening_dtype(on_gpu, learns, own) == own
+
+
+@pytest.fixture
+def heard(monkeypatch) -> list[torch.dtype]:
+    """Dtypes of all that goes into attention, where every tensor says that it is on a GPU."""
+    dtypes: list[torch.dtype] = []
+    attend = F.scaled_dot_product_attention
+
+    def listen(*inputs, attn_mask=None):
+        dtypes.extend(x.dtype for x in (*inputs, attn_mask) if x is not None)
+        mask = None if attn_mask is None else attn_mask.float()
+        return attend(*(x.float() for x in inputs), attn_mask=mask).to(inputs[0].dtype)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", listen)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    return dtypes
+
+
+EVERY_INPUT = ROUNDS * (4 + 3)  # of the question with its mask, and of the other cells
+
+
+def test_a_training_step_listens_in_full_precision(knowing, heard):
+    knowing(texture_pyramid(torch.rand(1, 3, 128, 128), 4), question()).square().mean().backward()
+    assert heard == [torch.float32] * EVERY_INPUT
+
+
+def test_without_learning_it_listens_in_half_precision_and_hears_nearly_the_same(knowing, heard):
+    asked = texture_pyramid(torch.rand(1, 3, 128, 128), 4), question()
+    exact = knowing(*asked).detach()
+    heard.clear()
+    with torch.no_grad():
+        scores = knowing(*asked)
+    assert heard == [torch.float16] * EVERY_INPUT
+    assert scores.dtype == torch.float32
+    assert torch.allclose(scores, exact, atol=2e-3)
+    heard.clear()
+    knowing.requires_grad_(False)(*asked)  # frozen: nothing learns, though gradients are on
+    assert heard == [torch.float16] * EVERY_INPUT
 
 
 def test_untrained_what_stands_out_stands_out(knowing):

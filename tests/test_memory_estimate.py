@@ -15,25 +15,24 @@ from torch.utils._pytree import tree_leaves
 from transformers import Qwen3VLConfig
 
 from arr_coc.config import ARRCOCConfig
+from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.adapting import adapt, enable_checkpointing
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.shapes import build_random, shape_config
+from arr_coc.records import Question
+from arr_coc.timing import Stopwatch
 from arr_coc.training.memory import (
     RESERVE_GB,
     WORKSPACE,
     MemoryEstimate,
-    Plan,
     describe,
     estimate,
     estimate_plan,
     largest_batch,
-    logit_bytes,
-    lora_parameters,
-    text_saved,
-    trained_parameters,
-    vision_saved,
 )
+from arr_coc.training.memory_parts import logit_bytes, lora_parameters, text_saved, trained_parameters, vision_saved
+from arr_coc.training.memory_plan import Plan
 
 KEEP, SIDE = 0.5, 256
 PARAMETERS = 700_000  # of a selector at the width of 2B
@@ -184,20 +183,16 @@ def test_the_peak_of_stage_2_is_the_estimate(how, checkpointing, dtype, encoding
     assert live.peak == pytest.approx(expected.total - WORKSPACE, rel=0.1)
 
 
-@pytest.mark.parametrize("questions", [1, 3])
-def test_the_peak_of_stage_1_is_the_estimate(questions):
-    from arr_coc.layer import ARRCOCLayer
-    from arr_coc.records import Question
-    from arr_coc.timing import Stopwatch
-
-    config, images, length = small_config(), 2, 12
-    layer, rows, grid = ARRCOCLayer(256), images * questions, (SIDE // 32, SIDE // 32)
+def stage_1_peak(layer: ARRCOCLayer, images: int, questions: int, length: int) -> int:
+    """The most bytes of live tensors in two steps of stage 1, from the moment on at which the ViT has glanced."""
+    rows, grid = images * questions, (SIDE // 32, SIDE // 32)
     optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-4, foreach=True)
     with LiveTensors() as live:
         for parameter in layer.parameters():
             live.count(parameter)
         for _ in range(2):
-            seen = layer.see(torch.rand(images, 3, SIDE, SIDE), grid, None, Stopwatch(torch.device("cpu")))
+            glance = layer.sight.glance and torch.randn(images, layer.sight.glance.in_channels, *grid)
+            seen = layer.see(torch.rand(images, 3, SIDE, SIDE), grid, glance, Stopwatch(torch.device("cpu")))
             rows_of_image = torch.arange(rows) % images
             question = Question.of(torch.randn(rows, length, 256), None)
             judged = layer.weigh(seen.rows(rows_of_image), question, Stopwatch(torch.device("cpu")))
@@ -205,11 +200,33 @@ def test_the_peak_of_stage_1_is_the_estimate(questions):
             sum(part.square().mean() for part in judged.maps.values()).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            del judged
-    run = (config, "none", 1, rows, SIDE, KEEP, length, torch.float32, False, count(layer))
-    found = estimate(*run, questions_per_image=questions, sight="stem")
-    base = found.weights - 4 * count(layer)  # the model itself was not loaded
-    assert live.peak == pytest.approx(found.total - WORKSPACE - base, rel=0.1)
+            del judged, glance
+    return live.peak
+
+
+def stage_1_estimate(layer: ARRCOCLayer, images: int, questions: int, length: int, **sight: Any) -> int:
+    """What is expected of `stage_1_peak`, where the model itself is not loaded."""
+    run = (small_config(), "none", 1, images * questions, SIDE, KEEP, length, torch.float32, False, count(layer))
+    found = estimate(*run, questions_per_image=questions, **sight)
+    return found.total - WORKSPACE - (found.weights - 4 * count(layer))
+
+
+@pytest.mark.parametrize("questions", [1, 3])
+def test_the_peak_of_stage_1_is_the_estimate(questions):
+    layer, shape = ARRCOCLayer(256), (2, questions, 12)
+    assert stage_1_peak(layer, *shape) == pytest.approx(stage_1_estimate(layer, *shape, sight="stem"), rel=0.1)
+
+
+@pytest.mark.parametrize(("images", "questions"), [(2, 3), (1, 6)])
+def test_every_channel_of_a_glance_costs_what_the_estimate_says(images, questions):
+    shape, peaks, expected = (images, questions, 12), [], []
+    for channels in (32, 288):
+        layer = ARRCOCLayer(256, sight="glance", glance_channels=channels, glance_dim=128)
+        own = 3 * 4 * count(layer)  # weights and optimizer, counted exactly elsewhere
+        peaks.append(stage_1_peak(layer, *shape) - own)
+        expected.append(stage_1_estimate(layer, *shape, sight="glance", glance_channels=channels) - own)
+        assert peaks[-1] == pytest.approx(expected[-1], rel=0.1)
+    assert peaks[1] - peaks[0] == pytest.approx(expected[1] - expected[0], rel=0.1)
 
 
 def count(module: nn.Module) -> int:
@@ -261,12 +278,13 @@ def test_weights_dominate_stage_1_and_a_full_run_fits_no_small_card():
     how=st.sampled_from(["none", "lora", "last4", "all"]),
     checkpointing=st.booleans(),
     gated=st.booleans(),
-    name=st.sampled_from(["batch", "image_side", "text_tokens", "keep", "dropout", "rank"]),
+    name=st.sampled_from(["batch", "image_side", "text_tokens", "keep", "dropout", "rank", "glance_channels"]),
 )
 def test_more_never_needs_less(how, checkpointing, gated, name):
     less = two_billion(how, checkpointing=checkpointing, gated=gated).plan
-    more = {"batch": 5, "image_side": 1024, "text_tokens": 65, "keep": 0.75, "dropout": 0.1, "rank": 64}[name]
-    assert estimate_plan(replace(less, **{name: more})).total >= estimate_plan(less).total
+    more = {"batch": 5, "image_side": 1024, "text_tokens": 65, "keep": 0.75, "dropout": 0.1, "rank": 64}
+    more["glance_channels"] = 128
+    assert estimate_plan(replace(less, **{name: more[name]})).total >= estimate_plan(less).total
 
 
 @settings(max_examples=20, deadline=None)
@@ -329,6 +347,7 @@ def test_the_table_says_what_fits():
         ({"keep": 0.0}, "keep=0.0"),
         ({"dtype": torch.int8}, "dtype=torch.int8"),
         ({"rank": 0}, "rank=0"),
+        ({"glance_channels": 0}, "glance_channels=0: expected at least 1"),
     ],
 )
 def test_mistakes_are_told_in_one_line(changes, message):

@@ -14,13 +14,22 @@ from hypothesis import strategies as st
 from training_runs import draw, jsonl_folder, metrics, run, saved, settings, tiny_model
 
 from arr_coc.config import CELL
-from arr_coc.data.examples import Example
+from arr_coc.data.examples import Example, scene_examples
 from arr_coc.data.sources import read_source
 from arr_coc.qwen.processor import Conversation, encode
+from arr_coc.scenes import make_scene
 from arr_coc.training import selector_inputs
 from arr_coc.training.losses import IGNORE, answer_cross_entropy, answers_right
-from arr_coc.training.selector_config import STRATEGIES, read_selector_config
-from arr_coc.training.selector_data import FileBatches, fits, make_encoder, make_group, whole_cells
+from arr_coc.training.selector_config import READABLE, STRATEGIES, read_selector_config
+from arr_coc.training.selector_data import (
+    TO_READ,
+    FileBatches,
+    SceneBatches,
+    fits,
+    make_encoder,
+    make_group,
+    whole_cells,
+)
 from arr_coc.training.selector_inputs import answered_inputs
 from arr_coc.training.selector_making import make_learner
 from arr_coc.training.selector_step import judge_group
@@ -148,6 +157,49 @@ def test_a_round_over_files_meets_every_example_once_and_batches_depend_on_their
     assert all(group.targets_RHW.shape[1:] == group.grid for group in batches[0])
 
 
+# ---------------------------------------------------------------- drawn scenes
+
+
+def test_batches_without_a_share_to_be_read_draw_as_they_always_did(model):
+    """The order of draws is what a seed means: batches of an old run must come again."""
+    config = settings(model, cells_per_batch=160, hard_share=0.5, seed=3)
+    group = SceneBatches(config, make_encoder(tiny.tokenizer()))[2][0]
+    rng = np.random.default_rng([3, 2, 1])
+    width, height, _ = config.sizes[int(rng.choice(2, p=[0.5, 0.5]))]
+    names = []
+    for number in range(len(group.images_Bhw3)):
+        hard = "hard" if rng.random() < 0.5 else "plain"
+        examples = scene_examples(make_scene((3 * 1_000_003 + 2) * 4096 + number, "train", (width, height), hard))
+        rng.random()  # whether it is a void
+        assert np.array_equal(group.images_Bhw3[number].numpy(), examples[0].image)
+        names += [examples[one].name for one in rng.permutation(len(examples))[:2]]
+    assert [example.name for example in group.examples] == names[: len(group.examples)]
+    assert len(names) - len(group.examples) in (0, 1), "the last scene fills up what is left"
+
+
+def test_a_share_of_the_scenes_is_there_to_be_read(model):
+    common = {"sizes": ((256, 256, 1.0),), "cells_per_batch": 64 * 96, "questions": 4, "void_share": 0.2}
+    read = {}
+    for share in (0.0, 0.5, 1.0):
+        batch = SceneBatches(settings(model, reading_share=share, **common), str.encode)[0][0]
+        of_image = {}
+        for image, example in zip(batch.image_R.tolist(), batch.examples, strict=True):
+            of_image.setdefault(image, set()).add(example.family)
+        read[share] = np.mean([families <= {"lookup", "chart"} for families in of_image.values()])
+        if share == 1.0:
+            assert {example.family for example in batch.examples} == {"lookup", "chart"}
+    assert read[0.0] + 0.2 < read[0.5] < 0.8
+    assert read[1.0] == 1
+
+
+@pytest.mark.parametrize("hard", ["plain", "hard"])
+def test_every_table_and_chart_has_room_in_the_least_size_that_is_accepted(model, hard):
+    settings(model, reading_share=0.5, sizes=((READABLE, READABLE, 1.0), (128, 128, 0.0)))  # the latter is never drawn
+    for seed in range(60):
+        scene = make_scene(seed, "train", (READABLE, READABLE), hard, families=TO_READ)
+        assert {question.family for question in scene.questions} <= set(TO_READ)
+
+
 # ---------------------------------------------------------------- settings
 
 
@@ -164,7 +216,19 @@ def test_a_round_over_files_meets_every_example_once_and_batches_depend_on_their
         ('{"clip": -1.0}', r"clip=-1\.0: expected 0 or more"),
         ('{"accumulate": 0}', "accumulate=0: expected 1 or more"),
         ('{"longest_side": 8}', "longest_side=8: expected 32 or more"),
-        ('{"hard_share": 1.5}', "hard_share and max_broken"),
+        ('{"hard_share": 1.5}', r"hard_share=1\.5: expected a share"),
+        ('{"void_share": 1.5}', r"void_share=1\.5: expected a share"),
+        ('{"reading_share": 1.01}', r"reading_share=1\.01: expected a share"),
+        ('{"reading_share": -0.1}', r"reading_share=-0\.1: expected 0 or more"),
+        ('{"max_broken": 2.0}', r"max_broken=2\.0: expected a share"),
+        ('{"glance_channels": 0}', "glance_channels=0: expected 1 or more"),
+        ('{"data": "jsonl:x.jsonl", "reading_share": 0.1}', r"reading_share=0\.1: only scenes are drawn, use it with"),
+        ('{"data": "jsonl:x.jsonl", "void_share": 0.1}', r"void_share=0\.1: only scenes are drawn, use it with"),
+        (
+            '{"reading_share": 0.1, "sizes": [[512, 512, 1], [512, 128, 1]]}',
+            "sizes: 128 px is too small",
+        ),
+        ('{"reading_share": 0.1, "sizes": [[96, 512, 0.5]]}', "sizes: 96 px .* give 160 px a side or more"),
         ('{"keeps": [0.5, 0.1]}', "0 < least <= most <= 1"),
         ('{"keeps": [1.0, 1.0]}', "least below 1"),
         ('{"keeps": [0.5]}', "two numbers"),
@@ -194,6 +258,8 @@ def test_an_adapter_with_another_sight_is_not_gone_on_from(model, tmp_path):
     run(settings(model, steps=1), tmp_path / "one")
     with pytest.raises(ValueError, match="sight='textures', but the adapter to start from has 'glance'"):
         run(settings(model, sight="textures"), tmp_path / "two", init_from=tmp_path / "one")
+    with pytest.raises(ValueError, match="glance_channels=32, but the adapter to start from has 96"):
+        run(settings(model, glance_channels=32), tmp_path / "two", init_from=tmp_path / "one")
 
 
 def test_strategies_are_those_that_there_are():

@@ -61,13 +61,14 @@ def test_glances_of_a_batch_equal_those_alone():
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_each_sight_adds_its_channels_and_learns(sight):
-    module = Sight(sight, 13, 6, 10 if sight == "glance" else 0)
+    module = Sight(sight, 13, 6, 9, 10 if sight == "glance" else 0)
     pyramid = texture_pyramid(torch.rand(2, 3, 96, 64), (3, 2))
     seen = module(pyramid, torch.randn(2, 10, 3, 2))
     if sight == "textures":
         assert seen is None
         return
-    assert seen.shape == (2, sight_width(sight, 6), 3, 2)
+    assert seen.shape == (2, {"stem": 6, "glance": 15}[sight], 3, 2)
+    assert seen.shape[1] == sight_width(sight, 6, 9)
     seen.square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in module.parameters())
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from arr_coc import ARRCOCConfig, ARRCOCQwen
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.loading import ModelNotFound, resolve
-from arr_coc.qwen.storage import load_adapter
+from arr_coc.qwen.storage import load_adapter, save_adapter
 
 WEIGHTS = "arr_coc.safetensors"
 
@@ -68,6 +68,20 @@ def test_without_an_adapter_the_choice_is_training_free_with_one_notice(tmp_path
     with pytest.raises(ValueError, match="encoding='dense'"):
         ARRCOCQwen.from_pretrained(tmp_path, device="cpu", encoding="sparse").ask(tiny.picture(), "what?", keep=0.5)
     assert loaded.model.dtype == torch.float32
+
+
+def test_stem_and_glance_come_back_with_the_channels_of_each(tmp_path):
+    config = ARRCOCConfig(hidden_dim=32, sight="glance", sight_channels=3, glance_channels=5, glance_dim=7)
+    layer = ARRCOCLayer.from_config(config)
+    save_adapter(tmp_path, config, layer)
+    again, loaded = load_adapter(tmp_path)
+    assert again == config
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in layer.state_dict().items())
+    assert loaded.sight.glance.weight.shape == (5, 7, 1, 1)
+    path = tmp_path / "arr_coc_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sight_channels": 5, "glance_channels": 3}))
+    with pytest.raises(ValueError, match=rf"{WEIGHTS}.*sight"):
+        load_adapter(tmp_path)
 
 
 def test_the_card_says_what_it_is(saved):

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +28,9 @@ from arr_coc.training.selector import NotFinite, Stop
 from arr_coc.training.selector_config import SelectorTrainConfig
 from arr_coc.training.selector_data import SceneBatches, make_encoder
 from arr_coc.training.selector_learning import Learning
+from arr_coc.training.selector_making import make_learner
 from arr_coc.training.selector_step import MapLearner
+from arr_coc.training.team import Team
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,33 @@ def test_hard_rows_get_their_weight_in_stage_3_alone(model):
         assert (group.weight_R == torch.where(hard_R, weight, 1.0)).all()
 
 
+def images_of(group, first, last):
+    """The group of some of the images, with their questions."""
+    rows = ((group.image_R >= first) & (group.image_R < last)).nonzero().flatten()
+    part = group.rows(rows)
+    kept = {name: getattr(part, name)[first:last] for name in ("images_Bhw3", "standout_BHW")}
+    return replace(part, image_R=part.image_R - first, **kept)
+
+
+@pytest.mark.parametrize("target", ["boxes", "attention"])
+def test_losses_are_means_over_questions_however_images_are_grouped(model, target):
+    """Four images in one group; in three of one, two and one image; and those in batches that are accumulated."""
+    config = settings(model, target=target, cells_per_batch=160, sizes=((160, 128, 1.0),), hard_share=0.0)
+    whole = SceneBatches(config, make_encoder(tiny.tokenizer()))[0][0].rows(torch.arange(1, 8))
+    assert whole.image_R.bincount().tolist() == [1, 2, 2, 2]
+    parts = [images_of(whole, *ends) for ends in ((0, 1), (1, 3), (3, 4))]
+    found, moments = [], []
+    for batches in ([[whole]], [parts], [[part] for part in parts], [parts[1:], parts[:1]]):
+        torch.manual_seed(config.seed)
+        made = make_learner(config, None, torch.device("cpu"), lambda line: None)
+        found.append(Learning(config, Team("cpu"), made).learn(0, list(enumerate(batches)), 0.0))
+        moments.append(checkpoints.optimizer_tensors(made.optimizer, made.names))
+    assert any(value.any() for value in moments[0].values())
+    for one, state in zip(found[1:], moments[1:], strict=True):
+        assert one == pytest.approx(found[0], abs=1e-5)
+        assert all(torch.allclose(value, moments[0][name], atol=1e-6) for name, value in state.items())
+
+
 # ---------------------------------------------------------------- it stops, and goes on exactly
 
 
@@ -122,6 +152,7 @@ def pretend_right(logits_BLV, labels_BL):
     [
         {"stage": 1, "workers": 2},
         {"stage": 3, "target": "attention"},
+        {"stage": 1, "accumulate": 2, "reading_share": 0.5, "sizes": ((160, 160, 1.0),)},
         {"stage": 2, "strategy": "reinforce", "adapt": "lora", "accumulate": 2},
         {"stage": 2, "strategy": "gumbel", "adapt": "all", "encoding": "dense", "checkpointing": True},
     ],
@@ -378,7 +409,7 @@ def test_every_evaluation_draws_the_same_six_examples_and_writes_what_it_found(m
 def test_every_step_says_where_it_stands(model, tmp_path):
     lines = run(settings(model, steps=2), tmp_path)
     assert "fits" in lines[0], "a memory estimate comes first"
-    assert lines[1].startswith("357,446 parameters learn on cpu x 1, from step 0")
+    assert lines[1].startswith("372,870 parameters learn on cpu x 1, from step 0")
     assert [line.split("  ")[:2] for line in lines[2:4]] == [["step 1", " 50%"], ["step 2", "100%"]]
     assert all("questions/s" in line and "left 0:0" in line for line in lines[2:4])
     first = metrics(tmp_path)[0]

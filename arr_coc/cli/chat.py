@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arr_coc.cli.ask import (
-    check_picture,
-    default_keep,
-    load,
-    notices_about,
-    parse_keep,
-    summary,
-    write_overlay,
-)
+from arr_coc.cli.answers import notices_about, summary, write_overlay
+from arr_coc.cli.loading import default_keep, load
 from arr_coc.cli.options import Encoding, KeepDial, MaxNewTokens, Model, Offline, Quiet, Seed, SelectorName
 from arr_coc.cli.run import EXIT_BAD_INPUT, failed
 from arr_coc.cli.sample import sample_image
 from arr_coc.cli.terminal import PROMPT, is_terminal, note, read_line, set_verbosity, stop_at_interrupt
+from arr_coc.cli.typed import check_picture, parse_keep
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -16,49 +16,28 @@ The JSON document:
     notices   lines that a person should know
 """
 
-import gc
 import json
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arr_coc.cli.ask import load, notices_about, parse_keep, set_verbosity
+from arr_coc.cli.answers import notices_about
+from arr_coc.cli.compare_rows import Row, answer_rows, make_selectors, measures, plan
+from arr_coc.cli.compare_views import picture_paths, print_table, write_pictures
+from arr_coc.cli.loading import load
 from arr_coc.cli.options import Encoding, MaxNewTokens, Model, Offline, Quiet, Seed
-from arr_coc.cli.run import EXIT_NO_MEMORY, is_out_of_memory
-from arr_coc.cli.show import check_free, chosen_selector, one_image
-from arr_coc.cli.terminal import is_terminal, note
+from arr_coc.cli.run import EXIT_NO_MEMORY
+from arr_coc.cli.terminal import note, set_verbosity
+from arr_coc.cli.typed import check_free, one_image, parse_keep
 
 if TYPE_CHECKING:
-    from PIL import Image
-    from rich.table import Table
-
-    from arr_coc.qwen import Answer, ARRCOCQwen
-    from arr_coc.selectors import Selector
+    from arr_coc.qwen import ARRCOCQwen
 
 FORMAT = "arr-coc compare 1"
 KEEPS = ("0.06", "0.25", "1.0")
-PLAIN = "plain"
-Ask = Callable[[float | int | str], "Answer"]  # keep -> the answer
-COLUMNS = 3  # rows of the table beside each other on the sheet of pictures
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One way of answering, and what came of it."""
-
-    selector: str
-    keep: float | int | str
-    answer: "Answer | None" = None
-    error: str | None = None
-
-    @property
-    def label(self) -> str:
-        return "plain, all tokens" if self.selector == PLAIN else f"{self.selector}, keep {self.keep}"
 
 
 def compare(
@@ -124,78 +103,6 @@ def compare(
         raise typer.Exit(EXIT_NO_MEMORY)
 
 
-def plan(keeps: Sequence[float | int | str], selectors: Sequence[str]) -> list[Row]:
-    """Every selector with every budget, each once; all tokens are the plain model, whatever the selector."""
-    rows = [Row(PLAIN if keep == 1.0 else spec, keep) for keep in keeps for spec in selectors]
-    return list(dict.fromkeys(rows))
-
-
-def make_selectors(loaded: "ARRCOCQwen", asked: Sequence[Row], seed: int) -> dict[str, "Selector"]:
-    """The selectors of the rows by what they are asked for as; the plain model's is never used."""
-    names = dict.fromkeys(row.selector for row in asked)
-    return {name: loaded.selector if name == PLAIN else chosen_selector(loaded, name, seed) for name in names}
-
-
-def answer_rows(
-    loaded: "ARRCOCQwen", asked: Sequence[Row], selectors: dict[str, "Selector"], ask: Ask, quiet: bool
-) -> list[Row]:
-    """Each row answered twice, the second answer counts. A row that runs out of memory says so and the rest goes on."""
-    from rich.console import Console
-    from rich.progress import track
-
-    loaded.break_even = 0  # "auto" is compared as a choice, whether it pays on this device or not
-    before, rows = loaded.selector, []
-    hidden = quiet or not is_terminal(sys.stderr)
-    try:
-        for row in track(asked, "asking", console=Console(stderr=True), disable=hidden, transient=True):
-            loaded.selector = selectors[row.selector]
-            named = replace(row, selector=loaded.selector.name) if row.selector == "auto" else row
-            rows.append(answer_row(named, ask))
-    finally:
-        loaded.selector = before
-    return rows
-
-
-def answer_row(row: Row, ask: Ask) -> Row:
-    try:
-        ask(row.keep)  # the warm-up
-        return replace(row, answer=ask(row.keep))
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    # Outside the handler: what ran out of memory is still held by the error's traceback inside it.
-    release_memory()
-    return replace(row, error="out of memory")
-
-
-def release_memory() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def measures(row: Row) -> dict[str, Any]:
-    """The row as the JSON document has it."""
-    from arr_coc.viewing import stage_times
-
-    answer = row.answer
-    times = stage_times(answer.timings_ms) if answer else dict.fromkeys(("select", "vision", "prefill", "decode"))
-    total = sum(value for value in times.values() if value is not None) if answer else None
-    return {
-        "selector": row.selector,
-        "keep": row.keep,
-        "answer": answer.text if answer else None,
-        "tokens_kept": answer.tokens_kept if answer else None,
-        "tokens_total": answer.tokens_total if answer else None,
-        "share_kept": round(answer.tokens_kept / answer.tokens_total, 4) if answer else None,
-        **{f"{name}_ms": None if value is None else round(value, 2) for name, value in times.items()},
-        "total_ms": None if total is None else round(total, 2),
-        "error": row.error,
-    }
-
-
 def document(
     rows: Sequence[Row], loaded: "ARRCOCQwen", model: str, image: Path, question: str, notices: Sequence[str]
 ) -> dict[str, Any]:
@@ -209,78 +116,3 @@ def document(
         "rows": [measures(row) for row in rows],
         "notices": [*loaded.notices, *notices],
     }
-
-
-def print_table(rows: Sequence[Row], question: str) -> None:
-    """On a terminal as wide as that is; in a pipe wide enough that nothing is cut."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)
-    console.print(table(rows, question))
-
-
-def table(rows: Sequence[Row], question: str) -> "Table":
-    """Numbers first and never wrapped, the answer last with the room that is left: 80 columns must do."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from arr_coc.viewing.latency import milliseconds
-
-    total = max((row.answer.tokens_total for row in rows if row.answer is not None), default=0)
-    made = Table(
-        title=Text(question),
-        caption=f"of {total} visual tokens; times in ms",
-        title_justify="left",
-        caption_justify="left",
-        box=None,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    made.add_column("selector", overflow="fold", max_width=24)
-    for name in ("keep", "tokens", "kept", "select", "vision", "prefill", "total"):
-        made.add_column(name, justify="right", no_wrap=True)
-    made.add_column("answer", overflow="fold")
-    for row in rows:
-        values = measures(row)
-        said = Text(f"({row.error})" if row.answer is None else row.answer.text)
-        numbers = ["-"] * 6
-        if row.answer is not None:
-            times = [milliseconds(values[f"{stage}_ms"]) for stage in ("select", "vision", "prefill", "total")]
-            numbers = [str(row.answer.tokens_kept), f"{100 * values['share_kept']:.0f} %", *times]
-        made.add_row(Text(row.selector), str(row.keep), *numbers, said)
-    return made
-
-
-def picture_paths(rows: Sequence[Row], out: Path | None) -> list[Path]:
-    """A file for each row, named by its place, selector and budget; then the sheet and the times."""
-    if out is None:
-        return []
-    names = [f"{place:02d}-{_plain_name(row)}.png" for place, row in enumerate(rows, 1)]
-    return [out / name for name in (*names, "sheet.png", "latency.png")]
-
-
-def _plain_name(row: Row) -> str:
-    """Letters, digits, points and dashes alone: settings of a selector may hold a path."""
-    return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in f"{row.selector}-{row.keep}")[:60]
-
-
-def write_pictures(rows: Sequence[Row], image: "Image.Image", paths: Sequence[Path]) -> None:
-    """Each answered row with its kept cells, all of them on one sheet, and the times as bars."""
-    from arr_coc.viewing import latency_bars, questions_row, stage_times
-    from arr_coc.viewing.paper import above
-    from arr_coc.viewing.saving import save_picture
-
-    paths[0].parent.mkdir(parents=True, exist_ok=True)
-    done = [(row.label, row.answer, path) for row, path in zip(rows, paths, strict=False) if row.answer is not None]
-    for label, answer, path in done:
-        save_picture(questions_row(image, [(label, answer)]), path)
-    entries = [(label, answer) for label, answer, _ in done]
-    if not entries:
-        return
-    lines: list[Image.Image] = [
-        questions_row(image, entries[start : start + COLUMNS]) for start in range(0, len(entries), COLUMNS)
-    ]
-    save_picture(above(lines, gap=0), paths[-2])
-    save_picture(latency_bars({label: stage_times(answer.timings_ms) for label, answer in entries}), paths[-1])

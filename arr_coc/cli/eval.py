@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from arr_coc.cli.ask import parse_keep
 from arr_coc.cli.options import Offline, Quiet
 from arr_coc.cli.terminal import begin_long_run, teller
+from arr_coc.cli.typed import parse_keep
 
 FIELD_OUT, EQUAL_OUT = Path("out/field.json"), Path("out/equal-tokens.json")
 

@@ -1,30 +1,21 @@
 """arr-coc show: one choice in pictures and numbers. The names of the files go to stdout, the answer to stderr."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_coc.cli.ask import (
-    load,
-    notices_about,
-    parse_keep,
-    refuse_plain,
-    refuse_told,
-    set_verbosity,
-    split_words,
-    summary,
-)
+from arr_coc.cli.answers import notices_about, summary
+from arr_coc.cli.loading import chosen_selector, load
 from arr_coc.cli.options import Encoding, MaxNewTokens, Model, Offline, Quiet, Seed, SelectorName
-from arr_coc.cli.terminal import note
+from arr_coc.cli.terminal import note, set_verbosity
+from arr_coc.cli.typed import check_free, one_image, parse_keep
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from arr_coc.qwen import ARRCOCQwen
     from arr_coc.qwen.answers import ImageSelection
-    from arr_coc.selectors import Selector
 
 NAMES = (
     *("kept", "information", "perspectival", "participatory", "relevance"),
@@ -89,24 +80,6 @@ def show(
             note(line)
 
 
-def one_image(words: list[str]) -> tuple[Path, str]:
-    """One image, or the bundled sample, and the question."""
-    images, question = split_words(words)
-    if len(images) > 1:
-        raise ValueError(f"{len(images)} images before the question: give one, and the question in quotes")
-    return images[0], question
-
-
-def check_free(paths: Iterable[Path], image: Path, force: bool) -> None:
-    """Nobody's files are written over, and the image that is asked about never."""
-    from arr_coc.viewing.saving import refuse_others
-
-    for path in paths:
-        if path.exists() and image.exists() and path.samefile(image):
-            raise ValueError(f"{path} is the image that is asked about: give another --out")
-        refuse_others([path], force)
-
-
 def check_names(only: list[str] | None) -> list[str]:
     """The names asked for, in their order and each once; all if none was."""
     for name in only or ():
@@ -117,17 +90,6 @@ def check_names(only: list[str] | None) -> list[str]:
 
 def file_name(name: str) -> str:
     return {"slider": "slider.html", "tokens": "tokens.csv"}.get(name, f"{name}.png")
-
-
-def chosen_selector(loaded: "ARRCOCQwen", spec: str, seed: int) -> "Selector":
-    """A selector by its name and settings."""
-    from arr_coc.evaluation.field_methods import build, settings_of
-
-    refuse_plain(settings_of(spec)[0])
-    spec = f"random:seed={seed}" if spec == "random" else spec
-    selector = build(loaded, [spec])[spec]
-    refuse_told(spec, selector)
-    return selector
 
 
 def write_files(

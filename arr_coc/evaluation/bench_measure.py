@@ -145,7 +145,7 @@ def way_of(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> Way:
 
 def fast_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The fast path, with recordings of its own."""
-    settings = owner._preparer()
+    settings = owner.preparer()
     names = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")
     job = Job(**{name: inputs[name] for name in names}, keeps=[case.dial] * case.batch)
     runner = FastRunner(owner.model, compiled=case.mode == "compiled")

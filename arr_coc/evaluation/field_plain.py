@@ -96,7 +96,7 @@ class PlainEngine:
         plain = method.name == PLAIN
         selector = owner.selector if plain else self.selectors[method.selector]
         preparer = replace(
-            owner._preparer(), selector=selector, encoding="dense" if selector.resizes else method.encoding, strict=True
+            owner.preparer(), selector=selector, encoding="dense" if selector.resizes else method.encoding, strict=True
         )
         keeps = [method.keep] * batch.rows
         reads_inside = selector.reads_patches or selector.reads_received

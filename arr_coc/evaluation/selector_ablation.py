@@ -114,7 +114,7 @@ def knock_outs(config: ARRCOCConfig, weights: Sequence[float], tensions: Sequenc
     if config.sight != "textures":
         out["stem"] = without_sight(0, width)
     if config.sight == "glance":
-        out["glance"] = without_sight(width, 2 * width)
+        out["glance"] = without_sight(width, width + config.glance_channels)
     return out
 
 

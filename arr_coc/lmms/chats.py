@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from arr_coc.qwen import running
 from arr_coc.qwen.images import read_image
 from arr_coc.qwen.model import ARRCOCQwen
 
@@ -71,7 +72,7 @@ def answer_chats(owner: ARRCOCQwen, chats: Sequence[Chat], keywords: dict[str, A
     if "pixel_values" in inputs:
         inputs.pop("mm_token_type_ids", None)  # found again from the ids
         prepared = owner.prepare(**inputs)
-        output = owner.generate_prepared(prompt, prepared, None, **keywords)
+        output = running.generate(owner.model, prompt, prepared, None, **keywords)
         tokens = [
             (sum(image.tokens_kept for image in images), sum(image.tokens_total for image in images))
             for images in prepared.images

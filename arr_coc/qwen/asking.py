@@ -1,26 +1,26 @@
 """A question about images -> an answer, whole or as it comes."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from arr_coc.config import check_keeps
+from arr_coc.qwen import running
 from arr_coc.qwen.answers import Answer, ImageSelection
+from arr_coc.qwen.fast import switch
 from arr_coc.qwen.images import ImageLike, read_images
+from arr_coc.qwen.owner import Owner
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.qwen.streaming import PromptRestorer, stream_text
-
-if TYPE_CHECKING:
-    from arr_coc.qwen.model import ARRCOCQwen
 
 Images = ImageLike | Sequence[ImageLike]
 History = Sequence[tuple[str, str]]
 
 
 def ask(
-    owner: "ARRCOCQwen",
+    owner: Owner,
     images: Images,
     question: str,
     *,
@@ -38,7 +38,7 @@ def ask(
     if beams > 1 and streamer is not None:
         raise ValueError(f"num_beams={beams} cannot be streamed: beams end together; leave one of the two out")
     restorer = PromptRestorer(prompt, streamer) if beams == 1 else None
-    served = owner.serve_fast(inputs, keep, {"max_new_tokens": max_new_tokens, **generate_kwargs}, restorer)
+    served = switch.serve(owner, inputs, keep, {"max_new_tokens": max_new_tokens, **generate_kwargs}, restorer)
     if served is not None:
         return _answer(owner, served.new_BT[0], served.images[0], _as_timed(served.timings_ms, served.new_BT.shape[1]))
     with torch.no_grad():
@@ -46,8 +46,8 @@ def ask(
         if restorer is not None:
             restorer.start()
         with prepared.stopwatch.part("generate"):
-            output = owner.generate_prepared(
-                prompt, prepared, restorer, max_new_tokens=max_new_tokens, **generate_kwargs
+            output = running.generate(
+                owner.model, prompt, prepared, restorer, max_new_tokens=max_new_tokens, **generate_kwargs
             )
     sequences = output if isinstance(output, Tensor) else output.sequences
     timings = prepared.stopwatch.milliseconds()
@@ -56,7 +56,7 @@ def ask(
     return _answer(owner, sequences[0, prompt.shape[1] :], prepared.images[0], timings)
 
 
-def _answer(owner: "ARRCOCQwen", new_T: Tensor, images: list[ImageSelection], timings_ms: dict[str, float]) -> Answer:
+def _answer(owner: Owner, new_T: Tensor, images: list[ImageSelection], timings_ms: dict[str, float]) -> Answer:
     return Answer(
         text=owner.processor.tokenizer.decode(new_T, skip_special_tokens=True, clean_up_tokenization_spaces=False),
         selection=images,
@@ -72,7 +72,7 @@ def _as_timed(fast_ms: dict[str, float], tokens: int) -> dict[str, float]:
     return {**times, "generate": fast_ms["prefill"] + fast_ms["decode"] * max(0, tokens - 1)}
 
 
-def stream(owner: "ARRCOCQwen", images: Images, question: str, **kwargs: Any) -> Iterator[str]:
+def stream(owner: Owner, images: Images, question: str, **kwargs: Any) -> Iterator[str]:
     """As `ask`, yielding the text as it comes; see `ARRCOCQwen.stream`."""
     criteria = list(kwargs.pop("stopping_criteria", None) or [])
 
@@ -82,9 +82,7 @@ def stream(owner: "ARRCOCQwen", images: Images, question: str, **kwargs: Any) ->
     return stream_text(owner.processor.tokenizer, run)
 
 
-def encode_question(
-    owner: "ARRCOCQwen", images: Images, question: str, history: History, keep: Any
-) -> dict[str, Tensor]:
+def encode_question(owner: Owner, images: Images, question: str, history: History, keep: Any) -> dict[str, Tensor]:
     """Read and encode one conversation; users' mistakes end here."""
     if owner.processor is None:
         raise ValueError("asking needs a processor: load the model with from_pretrained, or pass processor=")
@@ -102,7 +100,7 @@ def encode_question(
     return inputs
 
 
-def _beams(owner: "ARRCOCQwen", generate_kwargs: dict[str, Any]) -> int:
+def _beams(owner: Owner, generate_kwargs: dict[str, Any]) -> int:
     """The number of beams in force: given, or in the given or the model's own generation config."""
     config = generate_kwargs.get("generation_config") or owner.model.generation_config
     return int(generate_kwargs.get("num_beams") or config.num_beams or 1)

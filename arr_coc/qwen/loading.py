@@ -1,6 +1,7 @@
-"""From an id or a folder to a stock model on a device: safetensors only, no remote code."""
+"""From an id or a folder to a stock model on a device, and what belongs to it: safetensors only, no remote code."""
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
+from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import has_adapter, load_adapter
 
 FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
@@ -49,6 +52,34 @@ def pick_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
 def check_family(model_type: str) -> None:
     if model_type not in FAMILIES:
         raise ValueError(f"a model of type {model_type!r} is not a Qwen3-VL: expected {' or '.join(FAMILIES)}")
+
+
+def load_parts(
+    source: str | Path,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype,
+    encoding: str | None,
+    position_policy: str | None,
+    **model_kwargs: Any,
+) -> tuple[Any, ARRCOCConfig, ARRCOCLayer | None, Any]:
+    """The model with what stage 2 taught it, the config, the adapter's layer if there is one, and the processor.
+
+    `encoding` and `position_policy` take the place of the config's own where they are given.
+    """
+    base, config, layer = find_adapter(source)
+    device = pick_device(device)
+    model = load_stock(base, device, pick_dtype(dtype, device), **model_kwargs)
+    adapted = Path(resolve(source)) / ADAPTED
+    if has_adapted(adapted):
+        load_adapted(model, adapted).requires_grad_(False)
+    config = config or ARRCOCConfig(hidden_dim=model.config.text_config.hidden_size, base_model=base)
+    config = replace(
+        config,
+        encoding=encoding or config.encoding,
+        position_policy=position_policy or config.position_policy,
+    )
+    hub = {name: model_kwargs[name] for name in HUB_KEYWORDS if name in model_kwargs}
+    return model, config, layer, load_processor(base, **hub)
 
 
 def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLayer | None]:

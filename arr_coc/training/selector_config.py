@@ -13,8 +13,11 @@ STAGES = (1, 2, 3)
 STRATEGIES = ("score", "straight_through", "gumbel", "reinforce")
 ADAPTATIONS = ("none", "lora", "last4", "all")
 TARGETS = ("boxes", "attention")
-LEAST = {"questions": 1, "examples": 1, "accumulate": 1, "lora_rank": 1, "sight_channels": 1, "longest_side": CELL}
+_AT_LEAST_ONE = ("questions", "examples", "accumulate", "lora_rank", "sight_channels", "glance_channels")
+LEAST = {**dict.fromkeys(_AT_LEAST_ONE, 1), "longest_side": CELL}
 """Least values of numbers; 0 for all others."""
+READABLE = 160
+"""Least side of a scene, px, in which every table and chart has room: at 128 px one in 25 has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class SelectorTrainConfig:
 
     sight: str = "glance"
     sight_channels: int = 32
+    glance_channels: int = 96
     pooling: str = "mean"
 
     sizes: tuple[tuple[int, int, float], ...] = (
@@ -65,6 +69,8 @@ class SelectorTrainConfig:
     """Share of scenes that are hard variants."""
     void_share: float = 0.0
     """Share of scenes in whose place an image without structure is asked the same questions: nothing is there."""
+    reading_share: float = 0.0
+    """Share of scenes that are tables, receipts and charts asked to be read: the row must be read to be found."""
     hard_weight: float = 2.0
     """Stage 3: weight of a question about a hard variant. In the other stages all weigh alike."""
     accumulate: int = 1
@@ -136,14 +142,18 @@ class SelectorTrainConfig:
             raise ValueError(f"sizes: each is [width, height, share], px in multiples of {CELL}, one share above 0")
         if self.steps < 1 and self.seconds <= 0:
             raise ValueError("steps and seconds: give one of them, a run must end")
-        if self.hard_share > 1 or self.max_broken > 1:
-            raise ValueError("hard_share and max_broken: each must be from 0 to 1")
+        for name in ("hard_share", "void_share", "reading_share", "max_broken"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected a share from 0 to 1")
         if self.positive_weight == 0:
             raise ValueError("positive_weight=0: give a number above 0 such as 8.0")
         if len(self.keeps) != 2 or not all(type(share) in (int, float) for share in self.keeps):
             raise ValueError(f"keeps={self.keeps}: give two numbers, the least and the most fraction KEPT")
         if not (0 < self.keeps[0] < 1 and self.keeps[0] <= self.keeps[1] <= 1):
             raise ValueError(f"keeps={self.keeps}: expected 0 < least <= most <= 1, least below 1, fractions KEPT")
+        smallest = min(side for *sides, share in self.sizes if share > 0 for side in sides)
+        if self.data == "scenes" and self.reading_share > 0 and smallest < READABLE:
+            raise ValueError(f"sizes: {smallest} px is too small for reading_share, give {READABLE} px a side or more")
         self._check_stage()
 
     def _check_stage(self) -> None:
@@ -152,6 +162,9 @@ class SelectorTrainConfig:
             raise ValueError(f"strategy={self.strategy!r} needs answers: use it with stage 2")
         if self.stage == 2 and self.target != "boxes":
             raise ValueError(f"target={self.target!r} supervises maps: use it with stage 1 or 3")
+        for name in ("void_share", "reading_share"):
+            if self.data != "scenes" and getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}: only scenes are drawn, use it with data='scenes'")
         if self.pseudo_boxes and self.data == "scenes":
             raise ValueError("pseudo_boxes: scenes know their boxes, give it with other data")
 

@@ -28,6 +28,7 @@ from arr_coc.training.voids import draw_void
 
 Encode = Callable[[str], Sequence[int]]
 SEEDS_PER_BATCH = 4096
+TO_READ = ("lookup", "chart")  # families whose evidence is found by reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ class SceneBatches(Dataset[list[Group]]):
         rows = config.rows_of((height // CELL, width // CELL))
         for number in range(SEEDS_PER_BATCH):
             hard = "hard" if rng.random() < config.hard_share else "plain"
-            examples = scene_examples(make_scene(first + number, "train", (width, height), hard))
+            to_read = TO_READ if config.reading_share and rng.random() < config.reading_share else None
+            examples = scene_examples(make_scene(first + number, "train", (width, height), hard, families=to_read))
             if rng.random() < config.void_share:
                 nothing = draw_void(rng, width, height)
                 examples = [replace(example, image=nothing, boxes=(), hard=False) for example in examples]

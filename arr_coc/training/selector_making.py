@@ -23,7 +23,8 @@ from arr_coc.selectors import ARRCOCSelector
 from arr_coc.training.memory import MemoryEstimate, describe, estimate
 from arr_coc.training.selector_config import SelectorTrainConfig
 from arr_coc.training.selector_step import AnswerLearner, MapLearner
-from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector, make_strategy
+from arr_coc.training.strategies import GRADIENT_STRATEGIES, make_strategy
+from arr_coc.training.strategy_selector import StrategySelector
 
 SHAPE = "shape:"  # models of random weights at a real shape, to see whether a run fits
 TEXT_TOKENS, ANSWER_TOKENS = 64, 32  # of a row beside the image, and of those its answer: the longest of scenes
@@ -119,7 +120,7 @@ def _make_layer(
     """The adapter to go on from, or a fresh one with the sight that the config asks for."""
     if init_from is not None:
         settings, layer = load_adapter(init_from)
-        for name in ("sight", "sight_channels", "pooling"):
+        for name in ("sight", "sight_channels", "glance_channels", "pooling"):
             if getattr(settings, name) != getattr(config, name):
                 raise ValueError(
                     f"{name}={getattr(config, name)!r}, but the adapter to start from has {getattr(settings, name)!r}: "
@@ -130,6 +131,7 @@ def _make_layer(
         hidden_dim=model.config.text_config.hidden_size,
         sight=config.sight,
         sight_channels=config.sight_channels,
+        glance_channels=config.glance_channels,
         glance_dim=model.config.vision_config.hidden_size if config.sight == "glance" else 0,
         pooling=config.pooling,
         base_model=base,
@@ -159,6 +161,7 @@ def expected_memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer)
         accumulate=config.accumulate > 1,
         questions_per_image=config.questions if drawn else 1,
         sight=config.sight,
+        glance_channels=config.glance_channels,
     )
 
 

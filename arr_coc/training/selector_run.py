@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from arr_coc.qwen.adapting import ADAPTED, save_adapted, weights_hash
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.storage import save_adapter
@@ -197,9 +199,9 @@ class Run:
             )
         if not self.team.is_main:
             return
-        owned, names = self.made.owner.state_dict(), self.made.names
+        names = self.made.names
         groups = {
-            "weights": {name: owned[name] for name in names.values()},
+            "weights": {name: parameter.detach() for parameter, name in names.items()},
             "optimizer": optimizer_tensors(self.made.optimizer, names),
         }
         state = {
@@ -219,7 +221,9 @@ class Run:
         groups, _ = load_checkpoint(checkpoint, self.team.device)
         different = set(self.made.names.values()) ^ set(groups["weights"])
         assert not different, f"checkpoint and model do not both have {sorted(different)[:3]}"
-        self.made.owner.load_state_dict(groups["weights"], strict=False)
+        with torch.no_grad():
+            for parameter, name in self.made.names.items():
+                parameter.copy_(groups["weights"][name])
         restore_optimizer(self.made.optimizer, self.made.names, groups["optimizer"])
         self.made.restore_strategy(state["strategy"])
         self.step, self.taken = int(state["step"]), int(state["taken"])

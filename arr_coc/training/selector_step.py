@@ -25,10 +25,11 @@ from arr_coc.training.losses import (
     relevance_mse,
     soft_iou,
 )
+from arr_coc.training.sampling import relevance_after_tensions
 from arr_coc.training.selector_config import SelectorTrainConfig
 from arr_coc.training.selector_data import Group
 from arr_coc.training.selector_inputs import answered_inputs
-from arr_coc.training.strategies import StrategySelector, relevance_after_tensions
+from arr_coc.training.strategy_selector import StrategySelector
 from arr_coc.training.teaching import teacher_attention
 
 Losses = dict[str, Tensor]

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import budget_bounds, even_rank, share_budget
+from arr_coc.channels import Canvas, position_grid
 from arr_coc.config import FINE, TENSIONS, Keep, tokens_to_keep
 from arr_coc.knowing import place_waves
 from arr_coc.qwen.answers import ImageSelection
@@ -23,7 +24,7 @@ from arr_coc.qwen.fast.graphs import Tensors
 from arr_coc.qwen.fast.layout import Grid, Prompt
 from arr_coc.records import STRATEGIES, Balance, Judgement, Question
 from arr_coc.selectors import Selector
-from arr_coc.texture import LUMA, Canvas, position_grid, pyramid_of
+from arr_coc.texture import LUMA, pyramid_of
 
 CHUNK = 1536  # cells pooled at a time: 19 MB of pixels in fp32, and 25 MB for their luma
 MAP = "map "  # what the names of maps begin with among the tensors of a judgement

@@ -1,40 +1,39 @@
-"""Between ARRCOCQwen and the fast path: serve a request, or say once why the plain path does."""
+"""Between the plain path and the fast one: serve a request, or say once why the plain path does."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from arr_coc.config import Keep
+from arr_coc.qwen.fast.break_even import say_small
 from arr_coc.qwen.fast.layout import NotFast
 from arr_coc.qwen.fast.picking import Picking
 from arr_coc.qwen.fast.rules import picking_of, why_not_model, why_not_settings
 from arr_coc.qwen.fast.runner import FastResult, FastRunner, Job
-
-if TYPE_CHECKING:
-    from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.qwen.owner import Owner
 
 TENSORS = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")
 
 
 def serve(
-    owner: "ARRCOCQwen",
-    inputs: dict[str, Any],
-    keeps: list[Keep],
-    options: dict[str, Any],
-    streamer: Any = None,
+    owner: Owner, inputs: dict[str, Any], keep: Any, options: dict[str, Any], streamer: Any = None
 ) -> FastResult | None:
-    """The answer to a request, or None where the plain path must give it. All tokens kept is the plain path's own.
+    """The answer to a request; None where the fast path is off or the plain path must give it.
 
-    `inputs` are all that generate was given beside its `options`; `keeps` one checked dial per row.
+    `inputs` are all that generate was given beside its `options`; `keep` is one dial, or one per row. All tokens kept
+    is the plain path's own.
     """
-    if not owner.fast or all(keep == 1.0 for keep in keeps):
+    if not owner.fast or inputs["input_ids"] is None:
         return None
-    settings = owner._preparer()
+    keeps, small = owner.dials(keep, inputs["input_ids"])
+    if all(dial == 1.0 for dial in keeps):
+        return None
+    owner.tell_of_selector()
+    settings = owner.preparer()
     reason = why_not_model(owner.model) or why_not_settings(settings) or _why_not_inputs(inputs)
     picking: Picking | str = reason or picking_of(owner.model, options)
     if isinstance(picking, str):
-        owner._tell(f"the fast path is left: {picking}")
+        owner.tell(f"the fast path is left: {picking}")
         return None
     given: dict[str, Any] = {name: inputs.get(name) for name in TENSORS}
     if given["attention_mask"] is None:
@@ -44,15 +43,17 @@ def serve(
     if runner is None or not fits or runner.device != owner.device:
         runner = owner.fast_runner = FastRunner(owner.model, compiled=owner.compiled)
     try:
-        return runner.run(settings, Job(**given, keeps=keeps), picking, streamer)
+        served = runner.run(settings, Job(**given, keeps=keeps), picking, streamer)
     except NotFast as why:
-        owner._tell(f"the fast path is left: {why}")
+        owner.tell(f"the fast path is left: {why}")
         return None
+    say_small(served.images, small, owner.break_even)
+    return served
 
 
 def _why_not_inputs(inputs: dict[str, Any]) -> str | None:
     """Of the request's inputs: what must be there, and nothing that the fast path does not read."""
-    if inputs.get("input_ids") is None or inputs.get("image_grid_thw") is None:
+    if inputs.get("image_grid_thw") is None:
         return "inputs are missing"
     unknown = [name for name, value in inputs.items() if name not in TENSORS and value is not None]
     return f"it does not read {unknown[0]!r}" if unknown else None

@@ -1,0 +1,59 @@
+"""What is told beside an answer: notices, a line about tokens and time, a picture of what it was made from."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from arr_coc.qwen import Answer, ARRCOCQwen
+
+
+def notices_about(loaded: "ARRCOCQwen", question: str) -> list[str]:
+    """What the user should know about this answer: the words that mini does not know."""
+    from arr_coc.qwen.turns import words_notice
+
+    return words_notice(loaded.processor.tokenizer, question)
+
+
+def summary(answer: "Answer") -> str:
+    """One line about tokens and time; the first token comes after all but the decoding of the later ones."""
+    share = 100 * answer.tokens_kept / max(1, answer.tokens_total)
+    times = answer.timings_ms
+    vision, generate = times.get("vision", 0.0), times.get("generate", 0.0)
+    total = sum(value for name, value in times.items() if name != "prefill")
+    first = total - generate + times.get("prefill", 0.0)
+    return (
+        f"visual tokens {answer.tokens_total} -> {answer.tokens_kept} ({share:.0f} % kept) · "
+        f"select {total - vision - generate:.0f} ms · vision {vision:.0f} ms · first token after {first:.0f} ms · "
+        f"{total:.0f} ms in all"
+    )
+
+
+def write_overlay(
+    path: Path,
+    loaded: "ARRCOCQwen",
+    pictures: Sequence["Image"],
+    question: str,
+    answer: "Answer",
+    history: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Each image with what was kept; if all was kept, with where the answer's tokens attended. Several side by side."""
+    from arr_coc.qwen.attention import answer_attention
+    from arr_coc.qwen.images import read_images
+    from arr_coc.qwen.processor import Conversation, encode, text_ids
+    from arr_coc.viewing import heat_overlay, kept_overlay, side_by_side
+
+    pictures = read_images(list(pictures))
+    if answer.tokens_kept < answer.tokens_total:
+        drawn = [kept_overlay(one, made.mask) for one, made in zip(pictures, answer.selection, strict=True)]
+    else:
+        import torch
+
+        inputs = encode(loaded.processor, [Conversation(pictures, question, history)])
+        said = torch.tensor(text_ids(loaded.processor.tokenizer, answer.text), dtype=torch.long)
+        looked = answer_attention(loaded.model, inputs, said)
+        drawn = [heat_overlay(one, heat) for one, heat in zip(pictures, looked, strict=True)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    side_by_side(drawn).save(path)
