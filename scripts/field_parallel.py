@@ -19,11 +19,12 @@ from pathlib import Path
 from arr_coc.config import Keep
 from arr_coc.evaluation.field import KEEPS, Bench, FieldOptions, describe, evaluate_field, samples_path, write_report
 from arr_coc.evaluation.field_data import scene_pictures
-from arr_coc.evaluation.field_methods import FIELD, PLAIN, Method
+from arr_coc.evaluation.field_methods import FIELD, PLAIN, REFERENCE, Method
 from arr_coc.evaluation.field_run import Samples
 from arr_coc.evaluation.selector import read_report
 
 SLOW = ("fastv",)  # answered one batch of whole sequences at a time: a process for each budget
+BASE_DIGITS = 16  # of "weights": the model's own come first, then the adapter's
 ORDER = ("rival", *(one.partition(":")[0] for one in FIELD), PLAIN)
 
 
@@ -64,14 +65,22 @@ def gather(parts: Path, side: int, out: Path) -> tuple[Samples, list[Method]] | 
     if not files:
         return None
     lines = [file.read_text().splitlines() for file in files]
-    abouts = {part[0] for part in lines}
-    if len(abouts) > 1:
-        raise ValueError(f"parts of {side} px were made with different settings: {sorted(abouts)}")
+    header = header_of([part[0] for part in lines], [REFERENCE in file.parent.name for file in files])
     path = samples_path(out, "scenes", side)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([lines[0][0], *(line for part in lines for line in part[1:])]) + "\n")
-    samples = Samples(path, json.loads(lines[0][0])["about"])
+    path.write_text("\n".join([header, *(line for part in lines for line in part[1:])]) + "\n")
+    samples = Samples(path, json.loads(header)["about"])
     return samples, sorted(map(method_of, samples.records), key=lambda one: (ORDER.index(one.name), one.encoding))
+
+
+def header_of(headers: list[str], ours: list[bool]) -> str:
+    """The settings of all parts. Only ARR-COC reads its adapter: other methods may have been run beside another one."""
+    abouts = [json.loads(header)["about"] for header in headers]
+    shared = {json.dumps(about | {"weights": about["weights"][:BASE_DIGITS]}) for about in abouts}
+    with_ours = {header for header, mine in zip(headers, ours, strict=True) if mine}
+    if len(shared) > 1 or len(with_ours) > 1:
+        raise ValueError(f"parts were made with different settings: {sorted(shared)} {sorted(with_ours)}")
+    return next(iter(with_ours), headers[0])
 
 
 def method_of(key: str) -> Method:
@@ -84,6 +93,8 @@ def total(asked: argparse.Namespace) -> None:
     """The table of all parts."""
     alone = {row_key(row): row for row in read_report(asked.times).get("rows", [])} if asked.times else {}
     report = {"rows": [], "runs": {}}
+    if asked.times:
+        report["timed_runs"] = read_report(asked.times)["runs"]
     for side in KEEPS:
         found = gather(asked.parts, side, asked.out)
         if found is None:

@@ -69,13 +69,14 @@ def field_table(results: dict[str, Any]) -> str:
     plain = {row["side"]: row for row in results["rows"] if row["selector"] == "plain"}
     whole = " and ".join(f"{plain[side]['accuracy']:.1%} at {side} px" for side in sorted(plain))
     asked = " and ".join(f"{counts[side]:,} questions at {side} px" for side in sorted(counts))
-    (device,) = {run["device"] for run in results["runs"].values()}
+    (device,) = {run["device"] for run in results.get("timed_runs", results["runs"]).values()}
+    place = {"cpu": "two CPU cores", "cuda": "one GPU"}[device]
     return "\n".join(
         [
             *as_table(("exact answers of mini", "chosen", *kept, "its first token"), lines),
             "",
             f"With all tokens {whole}, {plain[1024]['time_ms']['first_token']:,.0f} ms. `*` trained on boxes. {asked}; "
-            f"times of one question in a batch on two {device.upper()} cores, each method alone.",
+            f"times of one question in a batch on {place}, each method alone.",
         ]
     )
 

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from pictures import varied
 
 from arr_coc import ARRCOCLayer
-from arr_coc.attending import budget_bounds
+from arr_coc.attending import CAUTION, budget_bounds
 from arr_coc.config import SCORERS, TENSIONS
+from arr_coc.layer import cautious
+from arr_coc.records import Balance
 
 DIM = 24
 
@@ -149,6 +151,24 @@ def test_scores_stay_in_fp32_under_autocast_and_in_a_cast_model():
 def test_the_layer_is_small():
     assert sum(parameter.numel() for parameter in ARRCOCLayer(256).parameters()) < 500_000
     assert sum(parameter.numel() for parameter in ARRCOCLayer(2048).parameters()) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("spread", "peak", "share"),
+    [
+        (0.30, 1.0, CAUTION),
+        (0.66, 0.5, CAUTION),
+        (0.66, 1.0, 0.1),
+        (0.75, 0.5, 0.1),
+        (torch.inf, 0.5, 0.1),
+    ],
+)
+def test_where_an_image_may_lack_structure_a_map_that_is_sure_decides(spread, peak, share):
+    relevance = torch.zeros(1, 4, 4)
+    relevance[0, 1, 2] = peak
+    balance = Balance(relevance, torch.ones(1, 3), torch.tensor([[0.5, 0.1, 0.2]]))
+    changed = cautious(balance, torch.tensor([spread])).tensions_BT
+    assert changed.tolist() == [pytest.approx([0.5, share, 0.2])]
 
 
 def test_an_image_without_structure_is_covered_whatever_the_maps_say(layer):

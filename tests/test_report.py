@@ -450,6 +450,22 @@ def test_commands_name_no_folders_of_a_machine(tmp_path):
     assert "/home" not in text
 
 
+def test_notes_of_people_and_where_times_were_taken_are_on_the_page(tmp_path):
+    rows = [row("arr_coc", 0.9), row("plain", 0.9, 1.0)]
+    made = {"dataset": "scenes", "side": 512, "questions": 100, "seed": 3, "device": "cuda", "model": "mini"}
+    timed = made | {"questions": 48, "device": "cpu"}
+    document = {"rows": rows, "runs": {"field.scenes-512": made}, "timed_runs": {"field.scenes-512": timed}}
+    (tmp_path / FIELD).write_text(json.dumps(document))
+    (tmp_path / "field-notes.md").write_text("**Why.** Labels must\nbe read.\n\nTwo things <were> tried.\n")
+    assert run(["report", "--results", str(tmp_path), "--out", str(tmp_path), "--failures", "0", "--quiet"]) == 0
+    page, text = check_pages(tmp_path)
+    assert "<strong>Why.</strong> Labels must be read.</p>" in page
+    assert "Two things &lt;were&gt; tried.</p>" in page
+    assert "measured in batches, each method alone, on a CPU." in text
+    assert text.count("field.scenes-512, times") == 1
+    assert "--questions 48 --seed 3 --device cpu" in text
+
+
 # ---------------------------------------------------------------- a real field
 
 

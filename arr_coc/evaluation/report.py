@@ -15,7 +15,7 @@ from arr_coc.evaluation.report_losses import Loss, Say, ask_again, find_losses, 
 from arr_coc.evaluation.report_markdown import to_markdown
 from arr_coc.evaluation.report_pairs import at_equal_time, win_matrix
 from arr_coc.evaluation.report_plots import pareto
-from arr_coc.evaluation.report_results import FIELD, MAKERS, Results, read_results
+from arr_coc.evaluation.report_results import FIELD, MAKERS, NOTES, Results, read_results
 from arr_coc.evaluation.report_rows import Entry, Place, entries_of, labels_of, place_label, places_of
 from arr_coc.evaluation.report_samples import Answers, read_answers
 from arr_coc.evaluation.report_sections import equal_token_blocks, loss_tables, matrix_table, source_table, time_table
@@ -62,7 +62,7 @@ def page(results: Results, failures: int, overlay: Overlay, say: Say) -> list[Bl
     answers, notes = read_answers(results, places_of(entries))
     blocks: list[Block] = [Heading(TITLE, 1), Text(_lead_text(entries))]
     blocks += verdict_blocks(promises(results, entries))
-    blocks += _field_blocks(entries, names) if entries else [Heading("The field"), _missing()]
+    blocks += _field_blocks(entries, names, results) if entries else [Heading("The field"), _missing()]
     blocks += equal_token_blocks(results)
     if entries:
         say("who beats whom")
@@ -91,21 +91,22 @@ def _lead_text(entries: Sequence[Entry]) -> str:
     )
 
 
-def _field_blocks(entries: Sequence[Entry], names: Names) -> list[Block]:
+def _field_blocks(entries: Sequence[Entry], names: Names, results: Results) -> list[Block]:
     places = {place: [entry for entry in entries if entry.place == place] for place in places_of(entries)}
     blocks: list[Block] = [
         Heading("Accuracy against tokens and time"),
         Text(
-            "Times are of one question, measured in batches. Filled marks were trained, hollow ones were not. A solid "
-            "line chose before the ViT (sparse), a dotted one had it encode the whole image, or a smaller one. The "
-            "broad band is the frontier: nothing is as good for less. Tokens are those that a layer of the language "
-            "model works on, on average, since FastV drops them only after some layers; in that plot marks are moved "
-            "sideways a little, so that none hides another."
+            f"Times are of one question, measured in batches{_timed_on(results)}. Filled marks were trained, hollow "
+            "ones were not. A solid line chose before the ViT (sparse), a dotted one had it encode the whole image, or "
+            "a smaller one. The broad band is the frontier: nothing is as good for less. Tokens are those that a layer "
+            "of the language model works on, on average, since FastV drops them only after some layers; in that plot "
+            "marks are moved sideways a little, so that none hides another."
         ),
     ]
     for place, here in places.items():
         blocks += [Heading(place_label(place), 3), pareto(here, names, place)]
     blocks += [Heading("Where ARR-COC leads"), *(lead_table(here, names) for here in places.values())]
+    blocks += [Text(part.replace("\n", " ").strip()) for part in results.text(NOTES).split("\n\n") if part.strip()]
     blocks += [Heading("Every method at every budget")]
     for place, here in places.items():
         blocks += budget_blocks(here, names, place)
@@ -113,6 +114,13 @@ def _field_blocks(entries: Sequence[Entry], names: Names) -> list[Block]:
     for place, here in places.items():
         blocks += family_blocks(here, names, place)
     return blocks
+
+
+def _timed_on(results: Results) -> str:
+    """Where times were taken apart from the answers, on what."""
+    timed = results.at(FIELD, "timed_runs") or {}
+    devices = sorted({str(run.get("device")).upper() for run in timed.values()})
+    return f", each method alone, on a {' and a '.join(devices)}" if devices else ""
 
 
 def _compared_blocks(

@@ -10,6 +10,7 @@ from typing import Any
 
 FIELD, EQUAL, MINI, SELECTOR = "field.json", "equal-tokens.json", "mini.json", "selector.json"
 GPU, CPU = "speed-gpu.json", "speed-cpu.json"
+NOTES = "field-notes.md"  # what people make of the field's figures, by paragraphs
 ROWS_OF = {
     FIELD: ("dataset", "side", "selector", "trained", "encoding", "keep", "n", "accuracy", "ci95", "tokens", "time_ms"),
     EQUAL: ("selector", "encoding", "keep", "n", "accuracy", "ci95", "tokens"),
@@ -45,6 +46,11 @@ class Results:
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         return value
+
+    def text(self, name: str) -> str:
+        """What people wrote beside the figures; empty where there is no such file."""
+        path = self.folder / name
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
 
     @property
     def gains(self) -> tuple[Document, str] | None:

@@ -168,9 +168,10 @@ def _runs(results: Results, name: str, maker: str) -> list[tuple[str, str, str, 
     document = results.documents[name]
     runs = document.get("runs") if isinstance(document.get("runs"), dict) else {}
     if name in (FIELD, EQUAL):
+        timed = {f"{key}, times": run for key, run in (document.get("timed_runs") or {}).items()}
         return [
             (key, _field_command(results, name, run), run.get("device", NONE), *_asked(run))
-            for key, run in (runs or {}).items()
+            for key, run in {**(runs or {}), **timed}.items()
         ] or [("rows", maker, NONE, NONE, NONE)]
     if runs:
         return [
