@@ -110,7 +110,7 @@ class ARRCOCConfig:
         if data.get("format_version") != FORMAT_VERSION:
             raise ValueError(
                 f"{path.name}: key 'format_version' is {data.get('format_version')!r}, this library reads "
-                f"{FORMAT_VERSION}; save the adapter again with the library that made it, or train it anew"
+                f"{FORMAT_VERSION}; train the adapter anew, or load it with the version of arr-coc that made it"
             )
         known = {field.name: field for field in fields(cls)}
         for key in sorted(set(data) ^ set(known)):

@@ -190,10 +190,10 @@ class ARRCOCLayer(nn.Module):
 
 
 def cautious(balance: Balance, spread_B: Tensor) -> Balance:
-    """Where an image has no structure, half of the budget goes on even coverage, whatever the maps say of it.
+    """Where an image has no structure, half of the budget goes on even coverage.
 
-    `spread_B` says how unevenly its detail lies. Splatter may lie as unevenly as the plainest scenes do; where it is
-    that near, a map that is sure of nothing decides.
+    `spread_B` says how unevenly its detail lies. Under NO_STRUCTURE no map is believed. Splatter may lie as unevenly as
+    the plainest scenes do: from there to LITTLE_STRUCTURE, only a map that is sure of something is believed.
     """
     particularize_B, explore_B, diversify_B = balance.tensions_BT.unbind(-1)
     unsure_B = balance.relevance_BHW.detach().amax((1, 2)) < SURE

@@ -65,7 +65,7 @@ def gather(parts: Path, side: int, out: Path) -> tuple[Samples, list[Method]] | 
     if not files:
         return None
     lines = [file.read_text().splitlines() for file in files]
-    header = header_of([part[0] for part in lines], [REFERENCE in file.parent.name for file in files])
+    header = header_of(side, [part[0] for part in lines], [REFERENCE in file.parent.name for file in files])
     path = samples_path(out, "scenes", side)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([header, *(line for part in lines for line in part[1:])]) + "\n")
@@ -73,13 +73,14 @@ def gather(parts: Path, side: int, out: Path) -> tuple[Samples, list[Method]] | 
     return samples, sorted(map(method_of, samples.records), key=lambda one: (ORDER.index(one.name), one.encoding))
 
 
-def header_of(headers: list[str], ours: list[bool]) -> str:
+def header_of(side: int, headers: list[str], ours: list[bool]) -> str:
     """The settings of all parts. Only ARR-COC reads its adapter: other methods may have been run beside another one."""
     abouts = [json.loads(header)["about"] for header in headers]
     shared = {json.dumps(about | {"weights": about["weights"][:BASE_DIGITS]}) for about in abouts}
     with_ours = {header for header, mine in zip(headers, ours, strict=True) if mine}
     if len(shared) > 1 or len(with_ours) > 1:
-        raise ValueError(f"parts were made with different settings: {sorted(shared)} {sorted(with_ours)}")
+        found = "; ".join(sorted(shared if len(shared) > 1 else with_ours))
+        raise ValueError(f"parts of {side} px were made with different settings, move some away: {found}")
     return next(iter(with_ours), headers[0])
 
 
@@ -94,7 +95,7 @@ def total(asked: argparse.Namespace) -> None:
     alone = {row_key(row): row for row in read_report(asked.times).get("rows", [])} if asked.times else {}
     report = {"rows": [], "runs": {}}
     if asked.times:
-        report["timed_runs"] = read_report(asked.times)["runs"]
+        report["timed_runs"] = timed_runs(asked.times)
     for side in KEEPS:
         found = gather(asked.parts, side, asked.out)
         if found is None:
@@ -112,6 +113,14 @@ def total(asked: argparse.Namespace) -> None:
             print(describe(row))
         report["runs"][f"{asked.out.stem}.scenes-{side}"] = about
     write_report(asked.out, read_report(asked.out) | report)
+
+
+def timed_runs(path: Path) -> dict:
+    """What the times were measured with."""
+    runs = read_report(path).get("runs")
+    if not runs:
+        raise ValueError(f"{path}: no report of a run; make it with arr-coc eval --out {path}")
+    return runs
 
 
 def row_key(row: dict) -> tuple:

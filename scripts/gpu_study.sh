@@ -5,11 +5,12 @@
 #
 #   scripts/gpu_study.sh OUT PERCENT LANE...     PERCENT of the usual number of steps: 1 tries the script out
 #
-#   whole     stages 1 and 3 as shipped, 255 s and 225 s of training
+#   whole     stages 1, 3 and 3 again as shipped, 255, 225 and 235 s of training
 #   unread, narrow
 #             the same without more tables and charts, and with a glance of 32 channels
 #   rival     the scorer on the ViT's output, for the steps of stages 1 and 3
 #   sights    glance, stem and textures for equal steps
+#   plain     stage 1 alone, short: what the strategies start from
 #   score, straight_through, gumbel, reinforce
 #             a gradient strategy of stage 2, for equal steps from the adapter in runs/plain
 #   distil    from the model's own attention, without boxes
@@ -30,16 +31,17 @@ learn() { # MODULE NAME CONFIG STEPS [options]
         --workers "$workers" "${@:5}"
 }
 ship() { # [KEY=VALUE]    stages 1 and 3 with one setting changed
-    local start=()
-    for stage in 1 3; do
+    local start=() seconds=(255 225 235) stages=(1 3 3)
+    for turn in 0 1 2; do
+        stage=${stages[turn]}
         python3 - "configs/selector-mini-$stage.json" "$@" > "$folder/config-$stage.json" << 'PY'
 import json, sys
 changed = {key: json.loads(value) for key, value in (pair.split("=") for pair in sys.argv[2:])}
 print(json.dumps(json.load(open(sys.argv[1])) | changed, indent=2))
 PY
-        python3 -m arr_coc.training.selector --out "$folder/$stage" --config "$folder/config-$stage.json" \
-            --seconds $(((stage == 1 ? 255 : 225) * percent / 100)) --workers "$workers" --seed "$stage" "${start[@]}"
-        start=(--init-from "$folder/1")
+        python3 -m arr_coc.training.selector --out "$folder/$turn" --config "$folder/config-$stage.json" \
+            --seconds $((seconds[turn] * percent / 100)) --workers "$workers" --seed $((stage + turn / 2)) "${start[@]}"
+        start=(--init-from "$folder/$turn")
     done
 }
 run_lane() {
@@ -48,8 +50,9 @@ run_lane() {
         unread) ship reading_share=0.0 ;;
         narrow) ship glance_channels=32 ;;
         rival)
-            learn rival one selector-mini-1 1000
-            learn rival three selector-mini-3 900 --init-from "$folder/one" ;;
+            learn rival one selector-mini-1 916
+            learn rival three selector-mini-3 1100 --init-from "$folder/one" ;;
+        plain) learn selector plain selector-mini-plain 300 --seed 1 ;;
         sights)
             learn selector glance selector-mini-1 300 --seed 1
             learn selector stem selector-mini-stem 300 --seed 1

@@ -23,8 +23,8 @@ def header(weights: str, questions: int = 4000) -> str:
 
 def test_only_arr_coc_needs_its_adapter():
     ours, theirs = header(BASE + ADAPTER), header(BASE + OTHER_ADAPTER)
-    assert parallel.header_of([theirs, ours, theirs], [False, True, False]) == ours
-    assert parallel.header_of([theirs, theirs], [False, False]) == theirs
+    assert parallel.header_of(512, [theirs, ours, theirs], [False, True, False]) == ours
+    assert parallel.header_of(512, [theirs, theirs], [False, False]) == theirs
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_only_arr_coc_needs_its_adapter():
     ],
 )
 def test_parts_of_another_model_or_other_questions_are_refused(headers, ours):
-    with pytest.raises(ValueError, match="different settings"):
-        parallel.header_of(headers, ours)
+    with pytest.raises(ValueError, match="parts of 512 px were made with different settings"):
+        parallel.header_of(512, headers, ours)
 
 
 def test_a_slow_method_is_a_job_for_each_budget():

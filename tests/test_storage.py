@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.loading import ModelNotFound, resolve
+from arr_coc.qwen.loading import ModelNotFound, find_adapter, resolve
 from arr_coc.qwen.storage import load_adapter, save_adapter
 
 WEIGHTS = "arr_coc.safetensors"
@@ -51,6 +51,14 @@ def test_an_adapter_alone_finds_its_base(saved, tmp_path):
     whole.save_pretrained(tmp_path / "orphan")
     with pytest.raises(ValueError, match="base_model"):
         ARRCOCQwen.from_pretrained(tmp_path / "orphan")
+
+
+def test_an_adapter_of_the_embedded_model_finds_it_from_any_folder(tmp_path):
+    config = ARRCOCConfig(hidden_dim=8, base_model="mini")
+    save_adapter(tmp_path, config, ARRCOCLayer.from_config(config))
+    base, found, _ = find_adapter(tmp_path)
+    assert (Path(base) / "config.json").is_file()
+    assert found == config
 
 
 def test_without_an_adapter_the_choice_is_training_free_with_one_notice(tmp_path, caplog):

@@ -93,7 +93,7 @@ def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLa
         return source, config, layer
     if not config.base_model:
         raise ValueError(f"{folder.name}: an adapter that does not name its base_model; save it with save_base=True")
-    return config.base_model, config, layer
+    return resolve(config.base_model), config, layer
 
 
 def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: Any) -> Any:

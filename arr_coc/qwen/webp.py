@@ -15,6 +15,7 @@ from PIL import Image
 from arr_coc.qwen.headers import MOST_EXIF, MOST_PIECES, Damaged
 
 ANIMATED, CLEAR = 0x02, 0x10  # flags of the extended header
+NO_MEMORY = 1  # status of the decoder
 NOTES = {b"EXIF": ("exif", 0x08), b"XMP ": ("xmp", 0x04)}  # Pillow's name for each, and the flag that announces it
 
 _POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
@@ -100,6 +101,8 @@ def _transparency(stored: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         status = library.WebPIUpdate(decoder, stored.ctypes.data, stored.size)
     finally:
         library.WebPIDelete(decoder)
+    if status == NO_MEMORY:
+        raise MemoryError
     if status != 0:
         raise Damaged("its transparency cannot be decoded")
     return planes[3]
