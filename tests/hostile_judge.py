@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -47,7 +48,15 @@ def judged(path: str) -> dict[str, Any]:
     return {"file": os.path.basename(path), "status": status, **(json.loads(said) if said else {})}
 
 
+def warm_up() -> None:
+    """Decoders are loaded before the first child, not by each: what a process holds once is not what an image costs."""
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, mode in (("png", "RGBA"), ("jpeg", "CMYK"), ("webp", "RGBA"), ("webp", "RGB")):
+            Image.linear_gradient("L").convert(mode).save(f"{folder}/small.{kind}")
+            read_image(f"{folder}/small.{kind}")
+
+
 if __name__ == "__main__":
-    Image.init()  # the formats are known before the first child, not learned by each
+    warm_up()
     for name in sys.argv[1:]:
         print(json.dumps(judged(name)), flush=True)
