@@ -21,7 +21,7 @@ from arr_coc.evaluation.report_checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Ch
 from arr_coc.evaluation.report_html import inline, to_html
 from arr_coc.evaluation.report_losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, pick
 from arr_coc.evaluation.report_markdown import to_markdown
-from arr_coc.evaluation.report_pairs import Score, at_equal_time, frontier, win_matrix
+from arr_coc.evaluation.report_pairs import Score, at_equal_time, frontier, win_matrix, within_our_time
 from arr_coc.evaluation.report_results import EQUAL, FIELD, GPU, MAKERS, SELECTOR, Results, read_results
 from arr_coc.evaluation.report_rows import budgets_of, entries_of, label, labels_of
 from arr_coc.evaluation.report_samples import Answers, read_file
@@ -276,6 +276,15 @@ def test_equal_time_takes_the_best_that_is_no_slower():
     assert (found["divprune"].difference, found["divprune"].sign) == (pytest.approx(0.2), 1)
     assert (found["fastv"].ours.keep, found["fastv"].sign) == (0.1, -1), "0.8 and 0.85, limits of 0.02 apart"
     assert found["random"].ours is None
+
+
+def test_within_our_time_is_the_best_other_that_is_no_slower():
+    ours = [(0.8, 5, 0.1), (0.9, 10, 0.25), (0.85, 12, 0.5), (0.7, 3, 0.06)]  # 12 ms for less is beaten by 10 ms
+    rows = [timed("arr_coc", accuracy, ms, keep, "sparse") for accuracy, ms, keep in ours]
+    others = [timed("divprune", 0.7, 10), timed("fastv", 0.89, 9), timed("random", 0.2, 4), timed("oracle", 1, 2)]
+    found = within_our_time(entries_of([*rows, *others]), None)
+    assert [(one.ours.keep, one.entry.selector, one.sign) for one in found] == [(0.1, "random", 1), (0.25, "fastv", 0)]
+    assert found[1].difference == pytest.approx(0.01)
 
 
 # ---------------------------------------------------------------- losses

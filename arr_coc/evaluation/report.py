@@ -13,12 +13,19 @@ from arr_coc.evaluation.report_gallery import Overlay, gallery
 from arr_coc.evaluation.report_html import to_html
 from arr_coc.evaluation.report_losses import Loss, Say, ask_again, find_losses, pick, pictures_again
 from arr_coc.evaluation.report_markdown import to_markdown
-from arr_coc.evaluation.report_pairs import at_equal_time, win_matrix
+from arr_coc.evaluation.report_pairs import at_equal_time, win_matrix, within_our_time
 from arr_coc.evaluation.report_plots import pareto
 from arr_coc.evaluation.report_results import FIELD, MAKERS, NOTES, Results, read_results
 from arr_coc.evaluation.report_rows import Entry, Place, entries_of, labels_of, place_label, places_of
 from arr_coc.evaluation.report_samples import Answers, read_answers
-from arr_coc.evaluation.report_sections import equal_token_blocks, loss_tables, matrix_table, source_table, time_table
+from arr_coc.evaluation.report_sections import (
+    equal_token_blocks,
+    loss_tables,
+    matrix_table,
+    source_table,
+    time_table,
+    within_table,
+)
 from arr_coc.evaluation.report_tables import Names, budget_blocks, family_blocks, lead_table
 from arr_coc.evaluation.report_verdicts import promises, verdict_blocks
 
@@ -141,13 +148,14 @@ def _compared_blocks(
         Text(
             "For each method and budget: the most accurate ARR-COC that took no more time to the first token, how many "
             "points it is ahead, and whether that is sure (p < 0.01 after Holm; without samples, intervals that do "
-            "not touch)."
+            "not touch). Then the other way round: for each ARR-COC that no faster one equals, the most accurate other "
+            "method that took no more time than it."
         ),
     ]
     for place in places_of(entries):
         here = [entry for entry in entries if entry.place == place]
-        timed = at_equal_time(here, answers.get(place))
-        blocks += [Heading(place_label(place), 3), time_table(timed, here, names)]
+        timed, within = at_equal_time(here, answers.get(place)), within_our_time(here, answers.get(place))
+        blocks += [Heading(place_label(place), 3), time_table(timed, here, names), within_table(within, names)]
     return blocks
 
 

@@ -87,7 +87,7 @@ def win_matrix(entries: Sequence[Entry], answers: Mapping[Place, Answers]) -> Ma
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A method at a budget, and the best ARR-COC that took no more time; None where none is as fast."""
+    """A method at a budget and an ARR-COC that are compared by their times; None where none is as fast."""
 
     entry: Entry
     ours: Entry | None
@@ -103,30 +103,42 @@ def at_equal_time(entries: Sequence[Entry], answers: Answers | None) -> list[Tim
         (other, max((m for m in mine if m.time_ms <= other.time_ms), key=lambda m: m.accuracy or 0.0, default=None))
         for other in others
     ]
-    signs = _signs([(other, best) for other, best in pairs if best is not None], answers)
-    timed = []
-    for other, best in pairs:
-        if best is None or best.accuracy is None or other.accuracy is None:
-            timed.append(Timed(other, None, None, None))
-        else:
-            timed.append(Timed(other, best, best.accuracy - other.accuracy, signs[other.way, other.keep]))
-    return timed
+    signs = iter(_signs([(other, best) for other, best in pairs if best is not None], answers))
+    return [
+        Timed(other, None, None, None) if best is None else _timed(other, best, next(signs)) for other, best in pairs
+    ]
 
 
-def _signs(pairs: Sequence[tuple[Entry, Entry]], answers: Answers | None) -> dict[tuple[Way, Keep], int]:
-    """By paired tests where there are samples; else by intervals that do not touch."""
+def within_our_time(entries: Sequence[Entry], answers: Answers | None) -> list[Timed]:
+    """For every ARR-COC of one place that no faster one equals: the best other method that took no more time than it."""
+    mine = [entry for entry in entries if entry.name == REFERENCE and entry.accuracy is not None]
+    best = [mine[place] for place in frontier([(entry.time_ms, entry.accuracy or 0.0) for entry in mine])]
+    others = [e for e in entries if e.name not in (REFERENCE, ORACLE) and e.accuracy is not None]
+    pairs = [
+        (max(in_time, key=lambda other: other.accuracy or 0.0), one)
+        for one in best
+        if (in_time := [other for other in others if other.time_ms <= one.time_ms])
+    ]
+    return [_timed(other, one, sign) for (other, one), sign in zip(pairs, _signs(pairs, answers), strict=True)]
+
+
+def _timed(other: Entry, ours: Entry, sign: int) -> Timed:
+    assert ours.accuracy is not None
+    assert other.accuracy is not None
+    return Timed(other, ours, ours.accuracy - other.accuracy, sign)
+
+
+def _signs(pairs: Sequence[tuple[Entry, Entry]], answers: Answers | None) -> list[int]:
+    """Of each pair (other, ARR-COC), by paired tests where there are samples; else by intervals that do not touch."""
     scored = [] if answers is None else [(answers.of(best), answers.of(other)) for other, best in pairs]
     columns = [mine_Q - theirs_Q for mine_Q, theirs_Q in scored if mine_Q is not None and theirs_Q is not None]
     if answers is None or not columns or len(columns) < len(pairs):
-        return {(other.way, other.keep): _apart(best, other) for other, best in pairs}
+        return [_apart(best, other) for other, best in pairs]
     differences_QM = np.stack(columns, 1)
     known_Q = np.isfinite(differences_QM).all(1)
     p_M = holm(flip_p(differences_QM[known_Q], answers.images_Q[known_Q]).tolist())
     means_M = differences_QM[known_Q].mean(0).tolist()
-    return {
-        (other.way, other.keep): 0 if p >= SURE else (1 if mean > 0 else -1)
-        for (other, _), p, mean in zip(pairs, p_M, means_M, strict=True)
-    }
+    return [0 if p >= SURE else (1 if mean > 0 else -1) for p, mean in zip(p_M, means_M, strict=True)]
 
 
 def _apart(a: Entry, b: Entry) -> int:

@@ -56,6 +56,27 @@ def time_table(timed: Sequence[Timed], entries: Sequence[Entry], names: Names) -
     return Table.of(heads, rows)
 
 
+def within_table(timed: Sequence[Timed], names: Names) -> Table:
+    """What else was to be had in the time that each ARR-COC took."""
+    rows: list[list[Cell | str]] = []
+    for one in timed:
+        assert one.ours is not None
+        assert one.difference is not None
+        assert one.sign is not None
+        rows.append(
+            [
+                f"{budget_label(one.ours.keep)} {one.ours.encoding}",
+                f"{one.ours.time_ms:,.1f}",
+                f"{100 * (one.ours.accuracy or 0):.1f}",
+                f"{names[one.entry.way]}, {budget_label(one.entry.keep)}",
+                f"{one.entry.time_ms:,.1f}",
+                f"{100 * (one.entry.accuracy or 0):.1f}",
+                Cell(f"{SIGNS[one.sign]}, {signed(one.difference)}", {1: GOOD, 0: EVEN, -1: BAD}[one.sign]),
+            ]
+        )
+    return Table.of(("ARR-COC", "ms", "accuracy %", "best other in that time", "ms", "accuracy %", "points"), rows)
+
+
 def _timed_cell(one: Timed | None) -> Cell:
     if one is None:
         return Cell(NONE)
