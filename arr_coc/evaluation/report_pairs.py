@@ -110,7 +110,7 @@ def at_equal_time(entries: Sequence[Entry], answers: Answers | None) -> list[Tim
 
 
 def within_our_time(entries: Sequence[Entry], answers: Answers | None) -> list[Timed]:
-    """For every ARR-COC of one place that no faster one equals: the best other method that took no more time than it."""
+    """For every ARR-COC of one place that no faster one equals: the best other method that took no more time."""
     mine = [entry for entry in entries if entry.name == REFERENCE and entry.accuracy is not None]
     best = [mine[place] for place in frontier([(entry.time_ms, entry.accuracy or 0.0) for entry in mine])]
     others = [e for e in entries if e.name not in (REFERENCE, ORACLE) and e.accuracy is not None]
