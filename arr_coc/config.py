@@ -50,7 +50,7 @@ class ARRCOCConfig:
     sight_channels: int = 32
     """Channels of the stem."""
     glance_channels: int = 96
-    """Channels that the ViT's features of a glance are projected to: with 32, letters were lost on the way."""
+    """Channels that the ViT's features of a glance are projected to."""
     glance_dim: int = 0
     """Width of the ViT that a glance goes through; 0 without a glance."""
     min_tokens: int = 64

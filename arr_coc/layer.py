@@ -22,7 +22,7 @@ from arr_coc.timing import Stopwatch, timed
 
 logger = logging.getLogger(__name__)
 
-NO_STRUCTURE, LITTLE_STRUCTURE = 0.65, 0.7  # spread of detail under which an image has none, and may have none
+EVEN, NEARLY_EVEN = 0.65, 0.7  # spread of detail under which an image has no structure, and may have none
 SURE = 0.98  # relevance that the best cell of a structured image nearly always has
 
 
@@ -192,12 +192,12 @@ class ARRCOCLayer(nn.Module):
 def cautious(balance: Balance, spread_B: Tensor) -> Balance:
     """Where an image has no structure, half of the budget goes on even coverage.
 
-    `spread_B` says how unevenly its detail lies. Under NO_STRUCTURE no map is believed. Splatter may lie as unevenly as
-    the plainest scenes do: from there to LITTLE_STRUCTURE, only a map that is sure of something is believed.
+    `spread_B` says how unevenly its detail lies. Under EVEN no map is believed. Splatter may lie as unevenly as
+    the plainest scenes do: from there to NEARLY_EVEN, only a map that is sure of something is believed.
     """
     particularize_B, explore_B, diversify_B = balance.tensions_BT.unbind(-1)
     unsure_B = balance.relevance_BHW.detach().amax((1, 2)) < SURE
-    lost_B = (spread_B < NO_STRUCTURE) | (unsure_B & (spread_B < LITTLE_STRUCTURE))
+    lost_B = (spread_B < EVEN) | (unsure_B & (spread_B < NEARLY_EVEN))
     # What is added has no gradient, so that the tension learns from these images as from any other.
     explore_B = explore_B + lost_B * (CAUTION - explore_B).clamp(min=0).detach()
     return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))

@@ -97,8 +97,7 @@ class Timed:
 
 def at_equal_time(entries: Sequence[Entry], answers: Answers | None) -> list[Timed]:
     """For every method of one place but ARR-COC and the oracle, whose choice nobody could make."""
-    mine = [entry for entry in entries if entry.name == REFERENCE and entry.accuracy is not None]
-    others = [e for e in entries if e.name not in (REFERENCE, ORACLE) and e.accuracy is not None]
+    mine, others = _ours_and_others(entries)
     pairs = [
         (other, max((m for m in mine if m.time_ms <= other.time_ms), key=lambda m: m.accuracy or 0.0, default=None))
         for other in others
@@ -111,15 +110,20 @@ def at_equal_time(entries: Sequence[Entry], answers: Answers | None) -> list[Tim
 
 def within_our_time(entries: Sequence[Entry], answers: Answers | None) -> list[Timed]:
     """For every ARR-COC of one place that no faster one equals: the best other method that took no more time."""
-    mine = [entry for entry in entries if entry.name == REFERENCE and entry.accuracy is not None]
+    mine, others = _ours_and_others(entries)
     best = [mine[place] for place in frontier([(entry.time_ms, entry.accuracy or 0.0) for entry in mine])]
-    others = [e for e in entries if e.name not in (REFERENCE, ORACLE) and e.accuracy is not None]
     pairs = [
         (max(in_time, key=lambda other: other.accuracy or 0.0), one)
         for one in best
         if (in_time := [other for other in others if other.time_ms <= one.time_ms])
     ]
     return [_timed(other, one, sign) for (other, one), sign in zip(pairs, _signs(pairs, answers), strict=True)]
+
+
+def _ours_and_others(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """ARR-COC, and every method whose choice somebody could make, where their answers were rated."""
+    rated = [entry for entry in entries if entry.accuracy is not None]
+    return [e for e in rated if e.name == REFERENCE], [e for e in rated if e.name not in (REFERENCE, ORACLE)]
 
 
 def _timed(other: Entry, ours: Entry, sign: int) -> Timed:

@@ -99,7 +99,7 @@ def lead_table(entries: Sequence[Entry], names: Names) -> Table:
         "tokens kept",
         "ARR-COC %",
         "all tokens %",
-        "surely ahead of, training-free",
+        "surely ahead of, training-free, encoded alike",
         "trained rival",
         "above oracle",
     )
@@ -123,7 +123,9 @@ def _rivals(members: Sequence[Entry], ours: Entry) -> Cell:
     sure = best.p is not None and best.p < SURE and best.gain["mean"] < 0
     near = best.accuracy - ours.accuracy <= NEAR and ours.time_ms < best.time_ms
     times = f"{best.time_ms / ours.time_ms:.1f} times the time" if ours.time_ms else ""
-    return Cell(f"{share(best.accuracy)}, at {times}; lead {points(-best.gain['mean'])}", GOOD if sure or near else BAD)
+    lead = points(ours.accuracy - best.accuracy)
+    alike = f" ({points(-best.gain['mean'])} with the whole image encoded)" if ours.encoding != best.encoding else ""
+    return Cell(f"{share(best.accuracy)}, at {times}; lead {lead}{alike}", GOOD if sure or near else BAD)
 
 
 def family_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[Block]:
