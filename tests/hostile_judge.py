@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from arr_coc.qwen.images import read_image
+from arr_coc.images.reader import read_image
 
 
 def peak_bytes() -> int:

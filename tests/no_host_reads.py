@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arr_coc.qwen.fast.graphs import Function, Recording, Rerunner, Tensors
+from arr_coc.qwen.graphs.recording import Function, Recording, Rerunner, Tensors
 
 FORBIDDEN = (
     *("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "bincount", "is_nonzero", "equal"),

@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.cli.run import run
-from arr_coc.evaluation import bench, bench_report
-from arr_coc.evaluation.bench_ask import ask_rows, soak
-from arr_coc.evaluation.bench_cases import (
+from arr_coc.evaluation.bench.cases import (
     Case,
     Subject,
     load_subject,
@@ -23,10 +21,13 @@ from arr_coc.evaluation.bench_cases import (
     promised_cases,
     random_owner,
 )
-from arr_coc.evaluation.bench_equality import compare, first_difference
-from arr_coc.evaluation.bench_measure import measure, per_token, summarize, watch_peak, way_of
+from arr_coc.evaluation.bench import main as bench
+from arr_coc.evaluation.bench import report as bench_report
+from arr_coc.evaluation.bench.measure import measure, per_token, summarize, watch_peak, way_of
 from arr_coc.qwen.encoding import cells_of
 from arr_coc.qwen.positions import samples_of_images, token_types
+from studies.speed.ask import ask_rows, soak
+from studies.speed.equality import compare, first_difference
 
 ASKED_FOR = {
     *("side", "batch", "kept", "encoding", "mode"),
@@ -45,8 +46,8 @@ def rows(subject) -> list[bench_report.Row]:
     cases = bench.grid_of_cases([64, 128, 192], [1], [4], decode=2, repeats=1)
     cases += bench.grid_of_cases([128], [2], [4, 8], ["sparse"], ["graphs"], ["stem", "glance"], repeats=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("arr_coc.evaluation.bench_measure.WARM_UPS", 1)
-        patch.setattr("arr_coc.evaluation.bench_measure.DECODES", 1)
+        patch.setattr("arr_coc.evaluation.bench.measure.WARM_UPS", 1)
+        patch.setattr("arr_coc.evaluation.bench.measure.DECODES", 1)
         return bench.run_cases(subject, cases, 12, lambda _: None, lambda _: None)
 
 
@@ -112,7 +113,7 @@ def test_inputs_are_what_a_processor_would_make(subject):
 
 def test_a_shape_is_built_with_one_selector_per_sight(monkeypatch):
     stock = tiny.stock()
-    monkeypatch.setattr("arr_coc.evaluation.bench_cases.build_shape", lambda *_: stock)
+    monkeypatch.setattr("arr_coc.evaluation.bench.cases.build_shape", lambda *_: stock)
     made = load_subject("shape:qwen3-vl-2b", "cpu", sights=("stem", "glance"))
     assert {name: owner.config.sight for name, owner in made.owners.items()} == {"stem": "stem", "glance": "glance"}
     assert all(owner.model is stock and owner.break_even == 0 for owner in made.owners.values())
@@ -168,7 +169,7 @@ def test_medians_and_spread():
 
 def test_time_per_token_leaves_the_first_out(monkeypatch):
     clock = iter([0.0, 1.0, 10.0, 16.0])
-    monkeypatch.setattr("arr_coc.evaluation.bench_measure.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("arr_coc.evaluation.bench.measure.time.perf_counter", lambda: next(clock))
     asked = []
     assert per_token(asked.append, 5, torch.device("cpu")) == 1000.0
     assert asked == [1, 6]
@@ -283,7 +284,7 @@ def test_the_table_is_for_people():
 
 
 def test_pictures(tmp_path, rows):
-    from arr_coc.evaluation.bench_plots import save_plots
+    from arr_coc.evaluation.bench.plots import save_plots
 
     budgets = [*rows, *MEASURED, row(kept=64, ttft_ms=8.0)]  # a budget's worth is a line, from two of them on
     made = save_plots(budgets, tmp_path / "pictures")
@@ -352,8 +353,8 @@ def test_mistakes_are_one_line(capsys):
 
 def test_the_bare_entry_needs_no_terminal_library():
     code = (
-        "import sys; import arr_coc.evaluation.bench, arr_coc.evaluation.bench_equality, arr_coc.evaluation.bench_ask;"
-        "from arr_coc.evaluation.bench import parse; parse(['--promised']);"
+        "import sys; import arr_coc.evaluation.bench.main, studies.speed.equality, studies.speed.ask;"
+        "from arr_coc.evaluation.bench.main import parse; parse(['--promised']);"
         "sys.exit(any(name.startswith(('arr_coc.cli', 'matplotlib')) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parent.parent).returncode == 0

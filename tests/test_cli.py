@@ -23,9 +23,9 @@ from arr_coc.cli.run import run
 from arr_coc.cli.sample import sample_image
 from arr_coc.cli.terminal import may_colour
 from arr_coc.cli.typed import parse_keep
+from arr_coc.images.reader import read_image
 from arr_coc.qwen import Answer
 from arr_coc.qwen.attention import answer_attention
-from arr_coc.qwen.images import read_image
 from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.scenes import draw_scene, make_scene
 
@@ -279,8 +279,8 @@ def test_long_runs_are_told_to_nobody_when_quiet(monkeypatch, tmp_path, capsys):
         asked.append((str(options.out), options.bar))
         return {}
 
-    monkeypatch.setattr("arr_coc.evaluation.field.evaluate_field", evaluate)
-    monkeypatch.setattr("arr_coc.evaluation.field_equal.equal_tokens", evaluate)
+    monkeypatch.setattr("arr_coc.evaluation.field.main.evaluate_field", evaluate)
+    monkeypatch.setattr("arr_coc.evaluation.field.equal.equal_tokens", evaluate)
     for options in (["--quiet"], ["--equal-tokens", "-q"], [], ["--out", "mine.json"]):
         assert run(["eval", *options]) == 0
         assert capsys.readouterr() == ("{}\n", "" if asked[-1][1] is False else "a line\n")
@@ -403,5 +403,5 @@ def test_the_readme_is_true():
     code = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, check=False)
     assert code.returncode == 0, code.stderr
     assert "128 of 256" in code.stdout
-    check = subprocess.run([sys.executable, "scripts/figures.py", "--check"], cwd=ROOT, check=False)
-    assert check.returncode == 0, "run scripts/figures.py"
+    check = subprocess.run([sys.executable, "-m", "studies.figures.write", "--check"], cwd=ROOT, check=False)
+    assert check.returncode == 0, "run python -m studies.figures.write"

@@ -19,8 +19,9 @@ from arr_coc.cli import compare, compare_rows, env, show
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
 from arr_coc.cli.sample import sample_image
-from arr_coc.qwen.images import read_image
-from arr_coc.viewing import headline, kept_overlay
+from arr_coc.images.reader import read_image
+from arr_coc.viewing import kept_overlay
+from studies.figures import headline
 
 ROOT = Path(__file__).parent.parent
 QUESTION = "Which word is blue?"
@@ -272,6 +273,6 @@ def test_the_pictures_of_the_front_page_can_be_made_anew(tmp_path):
         committed = ROOT / "docs" / "pictures" / path.name
         assert committed.stat().st_size < 400_000
         with Image.open(path) as new, Image.open(committed) as old:
-            assert new.size == old.size, "run python -m arr_coc.viewing.headline"
+            assert new.size == old.size, "run python -m studies.figures.headline"
             apart = np.abs(np.asarray(new, dtype=int) - np.asarray(old, dtype=int)).mean()
-            assert apart < 8, "run python -m arr_coc.viewing.headline"
+            assert apart < 8, "run python -m studies.figures.headline"

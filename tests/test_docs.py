@@ -4,7 +4,6 @@ A line of a shell block runs if it is quick and needs no model but mini; else it
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import re
@@ -26,7 +25,7 @@ from arr_coc.cli import chat, run, show
 from arr_coc.cli.app import app
 from arr_coc.cli.typed import parse_keep
 from arr_coc.config import ENCODINGS, SIGHTS
-from arr_coc.evaluation.field_methods import PLAIN, settings_of
+from arr_coc.evaluation.field.methods import PLAIN, settings_of
 from arr_coc.records import STRATEGIES
 from arr_coc.selectors import SELECTORS
 
@@ -197,7 +196,7 @@ def test_every_command_can_be_read(page, desk):
     "line",
     ["arr-coc ask what? --keeps 0.5", "arr-coc ask what? --keep 2.5", "arr-coc eval --selector nobody",
      "arr-coc guess what?", "arr-coc train selector --stage 4", "make tea", "curl example.org",
-     "python -m arr_coc.evaluation.mini --answers 5", "pip install -c constraints.txt -e .[tea]"],
+     "python -m studies.mini.evaluation --answers 5", "pip install -c constraints.txt -e .[tea]"],
 )  # fmt: skip
 def test_a_wrong_line_would_be_found(line, desk):
     with pytest.raises(Exception):  # noqa: B017, PT011  (of typer, a ValueError, a KeyError, an assertion)
@@ -276,16 +275,13 @@ def test_the_concepts_name_what_there_is():
 
 @pytest.fixture
 def commands() -> Any:
-    spec = importlib.util.spec_from_file_location("commands", ROOT / "scripts" / "commands.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    from studies.figures import commands as module
+
     return module
 
 
 def test_the_pages_of_the_commands_are_what_the_code_says(commands):
-    assert commands.main(["--check"]) == 0, "run scripts/commands.py"
+    assert commands.main(["--check"]) == 0, "run python -m studies.figures.commands"
 
 
 def test_a_stale_page_is_found_and_mended(commands, tmp_path, monkeypatch, capsys):

@@ -16,14 +16,20 @@ from PIL import Image
 import arr_coc
 from arr_coc.balancing import combine
 from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig
-from arr_coc.evaluation import answering, selector
-from arr_coc.evaluation.answering import Row
+from arr_coc.evaluation.asked import ask_about
 from arr_coc.evaluation.comparing import Sample, difference_of, mean_of, permutation_p, ratio_of
 from arr_coc.evaluation.metrics import Outcome, interval
-from arr_coc.evaluation.mini import ask_about, load_answerer
-from arr_coc.evaluation.rephrasing import parse, rephrase, slots_of
-from arr_coc.evaluation.selection import Chooser, Chosen, Glances, at_random
-from arr_coc.evaluation.selector_ablation import (
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.batched.answering import Row
+from arr_coc.qwen.batched import answering
+from arr_coc.qwen.cells import boxes_cells
+from arr_coc.qwen.processor import load_processor
+from arr_coc.qwen.storage import save_adapter
+from arr_coc.scenes.phrasings import PHRASINGS
+from studies.mini.evaluation import load_answerer
+from studies.selector import main as selector
+from studies.selector.ablation import (
     TEXTURE_GROUPS,
     fixed_policy,
     knock_outs,
@@ -32,19 +38,15 @@ from arr_coc.evaluation.selector_ablation import (
     without_scorer,
     without_textures,
 )
-from arr_coc.evaluation.selector_failures import empty_block, grey_scene, twice
-from arr_coc.evaluation.selector_measures import of_full
-from arr_coc.evaluation.selector_questions import boxes_meet, different_pairs, reworded
-from arr_coc.evaluation.selector_rivals import load_fitting
-from arr_coc.evaluation.selector_study import WHOLE, answer_ways, recalls, scores
-from arr_coc.evaluation.selector_weights import CLAIMS, claim, table, write_docs
-from arr_coc.evaluation.stress import UNSTRUCTURED, corner_boxes, corner_pairs, unstructured
-from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen import ARRCOCQwen
-from arr_coc.qwen.cells import boxes_cells
-from arr_coc.qwen.processor import load_processor
-from arr_coc.qwen.storage import save_adapter
-from arr_coc.scenes.phrasings import PHRASINGS
+from studies.selector.failures import empty_block, grey_scene, twice
+from studies.selector.measures import of_full
+from studies.selector.questions import boxes_meet, different_pairs, reworded
+from studies.selector.rephrasing import parse, rephrase, slots_of
+from studies.selector.rivals import load_fitting
+from studies.selector.selection import Chooser, Chosen, Glances, at_random
+from studies.selector.stress import UNSTRUCTURED, corner_boxes, corner_pairs, unstructured
+from studies.selector.study import WHOLE, answer_ways, recalls, scores
+from studies.selector.weights import CLAIMS, claim, table, write_docs
 
 MINI = Path(arr_coc.__file__).parent / "models" / "mini"
 PX = 256  # 64 cells
@@ -142,7 +144,7 @@ def owner_inputs(owner, image, text):
 def test_a_glance_is_taken_once(answerer, asked, monkeypatch):
     taken = []
     monkeypatch.setattr(
-        "arr_coc.evaluation.selection.glance", lambda m, x, *rest: taken.append(len(x)) or torch.zeros(len(x), 4, 8, 8)
+        "studies.selector.selection.glance", lambda m, x, *rest: taken.append(len(x)) or torch.zeros(len(x), 4, 8, 8)
     )
     glances = Glances(answerer.model)
     images = [one.image for one in asked[:3]]
@@ -571,5 +573,5 @@ def test_an_adapter_of_another_width_is_refused(answerer, tmp_path):
 
 def test_a_bare_machine_can_import_it():
     block = "import sys; sys.modules.update(dict.fromkeys(('matplotlib', 'typer', 'rich', 'peft', 'datasets')));"
-    code = f"{block} import arr_coc.evaluation.selector"
+    code = f"{block} import studies.selector.main"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -17,14 +17,14 @@ from arr_coc.cli.sample import sample_image
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen, encoding
-from arr_coc.qwen.fast import FastRunner, buckets, seeing, selecting, switch
-from arr_coc.qwen.fast.break_even import break_even_tokens, keep_small_whole
-from arr_coc.qwen.fast.graphs import CudaRecorder, Recorder, Recordings, Rerunner
-from arr_coc.qwen.fast.layout import plan, read_prompt
-from arr_coc.qwen.fast.picking import Picking, ids_of
-from arr_coc.qwen.fast.rules import picking_of, why_not_model
-from arr_coc.qwen.fast.runner import Job
-from arr_coc.qwen.fast.speaking import places_of
+from arr_coc.qwen.graphs import FastRunner, buckets, seeing, selecting, switch
+from arr_coc.qwen.graphs.break_even import break_even_tokens, keep_small_whole
+from arr_coc.qwen.graphs.layout import plan, read_prompt
+from arr_coc.qwen.graphs.picking import Picking, ids_of
+from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recordings, Rerunner
+from arr_coc.qwen.graphs.rules import picking_of, why_not_model
+from arr_coc.qwen.graphs.runner import Job
+from arr_coc.qwen.graphs.speaking import places_of
 from arr_coc.qwen.positions import compact, samples_of_images, token_types
 from arr_coc.qwen.processor import Conversation
 from arr_coc.records import Balance, Judgement

@@ -8,9 +8,9 @@ import torch
 
 from arr_coc import records
 from arr_coc.attending import even_rank
-from arr_coc.qwen.fast import FastRunner
-from arr_coc.qwen.fast.picking import Picking
-from arr_coc.qwen.fast.runner import Job
+from arr_coc.qwen.graphs import FastRunner
+from arr_coc.qwen.graphs.picking import Picking
+from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
 from arr_coc.records import constant_table
 
@@ -38,7 +38,7 @@ def test_what_is_compiled_is_one_graph_and_gives_the_same(monkeypatch, caplog, k
         return PLAIN_COMPILE(function, backend="aot_eager", **how)  # traced as ever, and run without a C compiler
 
     monkeypatch.setattr(torch, "compile", compile_here)
-    with caplog.at_level(logging.WARNING, "arr_coc.qwen.fast.stages"):
+    with caplog.at_level(logging.WARNING, "arr_coc.qwen.graphs.stages"):
         (one, tokens), (other, same) = served(ours, keep, compiled=True), served(ours, keep, compiled=False)
     assert seen == [{"fullgraph": True, "dynamic": False}]
     assert not [record for record in caplog.records if "compiled" in record.message], "nothing broke the graph"
@@ -57,7 +57,7 @@ def test_where_nothing_compiles_the_selector_runs_as_it_is(monkeypatch, caplog):
         return fail
 
     monkeypatch.setattr(torch, "compile", no_compiler)
-    with caplog.at_level(logging.WARNING, "arr_coc.qwen.fast.stages"):
+    with caplog.at_level(logging.WARNING, "arr_coc.qwen.graphs.stages"):
         one, tokens = served(ours, 0.4, compiled=True)
     assert [record.message for record in caplog.records] == [
         "the selector runs without being compiled: no C compiler here"

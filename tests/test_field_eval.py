@@ -14,26 +14,26 @@ from PIL import Image
 from arr_coc import ARRCOCConfig
 from arr_coc.cli.run import run
 from arr_coc.data.sources import read_source
-from arr_coc.evaluation import field_run
-from arr_coc.evaluation.field import Bench, FieldOptions, evaluate_field, samples_path
-from arr_coc.evaluation.field_batch import make_batch
-from arr_coc.evaluation.field_checks import check_counts, check_paired, check_prompts
-from arr_coc.evaluation.field_data import SMALL_TEXT, batches, ids_of, read_pictures, scene_pictures
-from arr_coc.evaluation.field_equal import equal_tokens
-from arr_coc.evaluation.field_looking import Looked
-from arr_coc.evaluation.field_methods import FIELD, PLAIN, Method, build, plan, settings_of
-from arr_coc.evaluation.field_run import Samples, pack_cells, unpack_cells
-from arr_coc.evaluation.field_scores import anls, edit_distance, exact, found_evidence, relaxed, score, vqa, vqa_plain
-from arr_coc.evaluation.field_table import flip_p, holm, reference_of
+from arr_coc.evaluation.field.batch import make_batch
+from arr_coc.evaluation.field.checks import check_counts, check_paired, check_prompts
+from arr_coc.evaluation.field.data import SMALL_TEXT, batches, ids_of, read_pictures, scene_pictures
+from arr_coc.evaluation.field.equal import equal_tokens
+from arr_coc.evaluation.field.looking import Looked
+from arr_coc.evaluation.field.main import Bench, FieldOptions, evaluate_field, samples_path
+from arr_coc.evaluation.field import run as field_run
+from arr_coc.evaluation.field.methods import FIELD, PLAIN, Method, build, plan, settings_of
+from arr_coc.evaluation.field.run import Samples, pack_cells, unpack_cells
+from arr_coc.evaluation.field.scores import anls, edit_distance, exact, found_evidence, relaxed, score, vqa, vqa_plain
+from arr_coc.evaluation.field.table import flip_p, holm, reference_of
 from arr_coc.qwen import encoding
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.records import Question
 from arr_coc.selectors import View, make_selector
-from arr_coc.selectors.rival import RivalScorer, RivalSelector, load_rival, mmr_order, save_rival
 from arr_coc.timing import Stopwatch
-from arr_coc.training.rival import load_state, make_rival, save_state, train_rival
-from arr_coc.training.selector_config import SelectorTrainConfig
-from arr_coc.training.selector_data import SceneBatches, make_encoder
+from arr_coc.training.config import SelectorTrainConfig
+from arr_coc.training.data import SceneBatches, make_encoder
+from studies.rival.selector import RivalScorer, RivalSelector, load_rival, mmr_order, save_rival
+from studies.rival.train import load_state, make_rival, save_state, train_rival
 
 SMALL = 192  # px of the scenes here: 36 cells
 TIMES = ("time_ms", "memory_mb", "seconds")

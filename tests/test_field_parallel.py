@@ -1,18 +1,10 @@
 """The field by several processes: which parts may stand in one table."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
-spec = importlib.util.spec_from_file_location(
-    "field_parallel", Path(__file__).parents[1] / "scripts" / "field_parallel.py"
-)
-assert spec is not None
-assert spec.loader is not None
-parallel = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(parallel)
+from studies.gpu import field_parallel as parallel
 
 BASE, OTHER_BASE, ADAPTER, OTHER_ADAPTER = "0" * 16, "1" * 16, "a" * 16, "b" * 16
 

@@ -25,22 +25,24 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import eager_attention_forwa
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen import encoding, insides_language
-from arr_coc.qwen.insides_language import last_attention
+from arr_coc.qwen import encoding
+from arr_coc.qwen import language as insides_language
 from arr_coc.qwen.insides_vision import patch_features, received_attention
+from arr_coc.qwen.language import last_attention
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.requests import evidence_mask
 from arr_coc.records import Question
-from arr_coc.selectors import SELECTORS, FieldSelector, View, equivalent_tokens, field, make_selector
-from arr_coc.selectors.cdpruner import dpp_order
+from arr_coc.selectors import SELECTORS, FieldSelector, View, equivalent_tokens, make_selector
 from arr_coc.selectors.chance import shuffled_rank
-from arr_coc.selectors.divprune import max_min_order
-from arr_coc.selectors.field import stretch, unit
+from arr_coc.selectors.field import base as field
+from arr_coc.selectors.field.base import stretch, unit
+from arr_coc.selectors.field.cdpruner import dpp_order
+from arr_coc.selectors.field.divprune import max_min_order
+from arr_coc.selectors.field.mmtok import cell_rows, covering_order, word_rows
 from arr_coc.selectors.grids import even_cells, grid_cells, near_grid, pool_regions
-from arr_coc.selectors.mmtok import cell_rows, covering_order, word_rows
 from arr_coc.selectors.pooling import pool_weights
-from arr_coc.selectors.rival import RivalScorer, RivalSelector, mmr_order, save_rival
 from arr_coc.timing import Stopwatch
+from studies.rival.selector import RivalScorer, RivalSelector, mmr_order, save_rival
 
 DIM = 16
 FIELD = sorted(set(SELECTORS) - {"arr_coc", "training_free"})

@@ -17,8 +17,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.evaluation.field import FieldOptions, evaluate_field, samples_path
-from arr_coc.evaluation.field_data import scene_pictures
+from arr_coc.evaluation.field.data import scene_pictures
+from arr_coc.evaluation.field.main import FieldOptions, evaluate_field, samples_path
 from arr_coc.lmms import TASKS
 from arr_coc.lmms.chats import answer_chats, encode_chats, read_chat
 from arr_coc.lmms.documents import METRICS, judge, mean_score, pictures, scene_documents

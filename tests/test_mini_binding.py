@@ -17,17 +17,17 @@ from arr_coc.scenes.fonts import PRACTICE_FILES, PRACTICE_FONTS, UNSEEN_FONTS, c
 from arr_coc.scenes.making import PRACTICE_LAYOUTS, UNSEEN_LAYOUTS, lay_scene, make_scene
 from arr_coc.scenes.phrasings import PHRASINGS
 from arr_coc.scenes.practice_phrasings import PRACTICE_PHRASINGS
-from arr_coc.training.binding import WAYS, binding_question
-from arr_coc.training.dense_head import load_head, new_head, save_head
-from arr_coc.training.facts import value_columns
-from arr_coc.training.letters import letter_sheet
-from arr_coc.training.links import LINK_WORDS, links_of
-from arr_coc.training.mini import ASSETS
-from arr_coc.training.mini_config import MiniTrainConfig, read_config
-from arr_coc.training.mini_data import MiniBatches, _within_budget
-from arr_coc.training.mini_step import label_loss
-from arr_coc.training.practice import practice_questions
-from arr_coc.training.targets import CLASSES, FIRST_LINK, dense_targets
+from studies.mini.binding import WAYS, binding_question
+from studies.mini.config import MiniTrainConfig, read_config
+from studies.mini.data import MiniBatches, _within_budget
+from studies.mini.dense_head import load_head, new_head, save_head
+from studies.mini.facts import value_columns
+from studies.mini.letters import letter_sheet
+from studies.mini.links import LINK_WORDS, links_of
+from studies.mini.practice import practice_questions
+from studies.mini.step import label_loss
+from studies.mini.targets import CLASSES, FIRST_LINK, dense_targets
+from studies.mini.train import ASSETS
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SEEDS = range(40)

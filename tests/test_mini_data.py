@@ -11,13 +11,13 @@ from arr_coc.qwen.cells import box_cells, boxes_cells, even_order, fill_evenly
 from arr_coc.qwen.turns import IGNORE, Turns
 from arr_coc.scenes import make_scene
 from arr_coc.scenes.fonts import TRAIN_FONTS
-from arr_coc.training.letters import letter_sheet
-from arr_coc.training.listing import list_question
-from arr_coc.training.mini import ASSETS
-from arr_coc.training.mini_config import MiniTrainConfig, read_config
-from arr_coc.training.mini_data import MiniBatches
-from arr_coc.training.packing import PackedText, pack_row
-from arr_coc.training.targets import CLASSES, dense_targets
+from studies.mini.config import MiniTrainConfig, read_config
+from studies.mini.data import MiniBatches
+from studies.mini.letters import letter_sheet
+from studies.mini.listing import list_question
+from studies.mini.packing import PackedText, pack_row
+from studies.mini.targets import CLASSES, dense_targets
+from studies.mini.train import ASSETS
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from arr_coc.qwen.batched import (
+from arr_coc.qwen.batched.forward import (
     encode_vision,
     grid_tables,
     logits,
@@ -18,8 +18,8 @@ from arr_coc.qwen.batched import (
     turn_mask,
 )
 from arr_coc.qwen.turns import Turns
-from arr_coc.training.mini import ASSETS
-from arr_coc.training.mini_model import mini_config, new_model
+from studies.mini.model import mini_config, new_model
+from studies.mini.train import ASSETS
 
 GRID = (3, 4)  # cells
 QUESTIONS = ("What colour is the star?", "What does the red sign say?", "How many?")

@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from arr_coc.evaluation.card import count_weights, model_card
+from arr_coc.evaluation.asked import ask_about
 from arr_coc.evaluation.metrics import Outcome, by_group, interval, majority, pair_f1, pairs, summary
-from arr_coc.evaluation.mini import ask_about, blind_rows, distracted_rows, shuffled_rows, sparse_rows
 from arr_coc.qwen.cells import boxes_cells
-from arr_coc.training.mini import ASSETS
+from studies.mini.card import count_weights, model_card
+from studies.mini.evaluation import blind_rows, distracted_rows, shuffled_rows, sparse_rows
+from studies.mini.train import ASSETS
 
 
 def outcome(expected, given, family="colour", image=0):

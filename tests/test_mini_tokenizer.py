@@ -5,8 +5,8 @@ from transformers import AutoTokenizer
 
 from arr_coc.qwen.turns import Turns, outside_words
 from arr_coc.scenes import make_scene, world_words
-from arr_coc.training.mini import ASSETS
-from arr_coc.training.mini_tokenizer import MAX_ENTRIES, build_tokenizer
+from studies.mini.tokenizer import MAX_ENTRIES, build_tokenizer
+from studies.mini.train import ASSETS
 
 
 @pytest.fixture(scope="module")
@@ -61,5 +61,5 @@ def test_too_large_a_world_is_refused():
 
 
 def test_shipped_tokenizer_knows_the_world(tokenizer):
-    """If it fails: python -m arr_coc.training.mini_model --out arr_coc/models/mini."""
+    """If it fails: python -m studies.mini.model --out arr_coc/models/mini."""
     assert set(build_tokenizer(world_words()).get_vocab()) <= set(tokenizer.get_vocab())

@@ -12,21 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.cli.run import run
-from arr_coc.evaluation import report_losses
-from arr_coc.evaluation.field import FieldOptions, evaluate_field
-from arr_coc.evaluation.field_data import ids_of, scene_pictures
-from arr_coc.evaluation.field_run import pack_cells
-from arr_coc.evaluation.report_blocks import Cell, Heading, Table, Text
-from arr_coc.evaluation.report_checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check, signed
-from arr_coc.evaluation.report_html import inline, to_html
-from arr_coc.evaluation.report_losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, pick
-from arr_coc.evaluation.report_markdown import to_markdown
-from arr_coc.evaluation.report_pairs import Score, at_equal_time, frontier, win_matrix, within_our_time
-from arr_coc.evaluation.report_results import EQUAL, FIELD, GPU, MAKERS, SELECTOR, Results, read_results
-from arr_coc.evaluation.report_rows import budgets_of, entries_of, label, labels_of
-from arr_coc.evaluation.report_samples import Answers, read_file
-from arr_coc.evaluation.report_tables import NONE, probability
-from arr_coc.evaluation.report_verdicts import promises, verdict_of
+from arr_coc.evaluation.field.data import ids_of, scene_pictures
+from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
+from arr_coc.evaluation.field.run import pack_cells
+from arr_coc.evaluation.report.blocks import Cell, Heading, Table, Text
+from arr_coc.evaluation.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check, signed
+from arr_coc.evaluation.report.html import inline, to_html
+from arr_coc.evaluation.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, pick
+from arr_coc.evaluation.report import losses as report_losses
+from arr_coc.evaluation.report.markdown import to_markdown
+from arr_coc.evaluation.report.pairs import Score, at_equal_time, frontier, win_matrix, within_our_time
+from arr_coc.evaluation.report.results import EQUAL, FIELD, GPU, MAKERS, SELECTOR, Results, read_results
+from arr_coc.evaluation.report.rows import budgets_of, entries_of, label, labels_of
+from arr_coc.evaluation.report.samples import Answers, read_file
+from arr_coc.evaluation.report.tables import NONE, probability
+from arr_coc.evaluation.report.verdicts import promises, verdict_of
 
 ARR, DIV, ALL = ("arr_coc", "sparse"), ("divprune", "dense"), ("plain", "dense")
 

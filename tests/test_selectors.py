@@ -9,9 +9,9 @@ from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Question
 from arr_coc.selectors import SELECTORS, View, make_selector
-from arr_coc.selectors.rival import RivalScorer, save_rival
 from arr_coc.selectors.training_free import word_match
 from arr_coc.timing import Stopwatch
+from studies.rival.selector import RivalScorer, save_rival
 
 DIM = 32
 GRID = (6, 8)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from training_runs import run, same, settings, start, tiny_model
 
-from arr_coc.training import checkpoints, selector_run
+from arr_coc.training import checkpoints
+from arr_coc.training import run as selector_run
 from arr_coc.training.checkpoints import is_complete, newest_checkpoint
 
 SLOWNESS = {"save_file": 0.05, "fsync": 0.02, "rmtree": 0.03}  # seconds more for each call inside a save: 0.3 s in all

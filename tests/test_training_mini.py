@@ -12,18 +12,19 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
-from arr_coc.evaluation.answering import Answerer, Row
-from arr_coc.evaluation.mini import ask_about, dense_rows, evaluate, outcomes, sparse_rows
-from arr_coc.qwen.batched import patchify
+from arr_coc.evaluation.asked import ask_about
+from arr_coc.qwen.batched.answering import Answerer, Row
+from arr_coc.qwen.batched.forward import patchify
 from arr_coc.qwen.turns import Turns
 from arr_coc.training.checkpoints import is_complete, newest_checkpoint, save_checkpoint
-from arr_coc.training.mini import ASSETS, Places, train_mini
-from arr_coc.training.mini_config import MiniTrainConfig, read_config
-from arr_coc.training.mini_data import USES, MiniBatches, batch_stream
-from arr_coc.training.mini_model import MAX_PARAMETERS, count_parameters, mini_config, new_model
-from arr_coc.training.mini_step import Learner
 from arr_coc.training.progress import Clock
-from arr_coc.training.shards import SHARD_BYTES, export_weights, load_weights
+from studies.mini.config import MiniTrainConfig, read_config
+from studies.mini.data import USES, MiniBatches, batch_stream
+from studies.mini.evaluation import dense_rows, evaluate, outcomes, sparse_rows
+from studies.mini.model import MAX_PARAMETERS, count_parameters, mini_config, new_model
+from studies.mini.shards import SHARD_BYTES, export_weights, load_weights
+from studies.mini.step import Learner
+from studies.mini.train import ASSETS, Places, train_mini
 
 
 def tiny(steps, **changes):
@@ -70,7 +71,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(whole, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("arr_coc.training.mini.save_checkpoint", stop_after_save)
+        patch.setattr("studies.mini.train.save_checkpoint", stop_after_save)
         with pytest.raises(KeyboardInterrupt):
             run(tiny(8, checkpoint_every=1e-9), tmp_path)
     assert saves[0].name == "step-00000002"
@@ -272,6 +273,6 @@ def test_every_committed_config_is_valid(path):
 
 def test_too_little_shared_memory_says_how_many_workers_fit(monkeypatch):
     config = tiny(2, workers=2)
-    monkeypatch.setattr("arr_coc.training.mini_data.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    monkeypatch.setattr("studies.mini.data.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(ValueError, match="--workers 0"):
         next(batch_stream(MiniBatches(config, Turns(AutoTokenizer.from_pretrained(ASSETS))), 0, 1, pin=False))

@@ -22,14 +22,15 @@ from training_runs import jsonl_folder, metrics, most_apart, repeat_one_batch, r
 
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.adapting import load_adapted, weights_hash
-from arr_coc.training import checkpoints, selector_step
+from arr_coc.training import checkpoints
+from arr_coc.training import step as selector_step
 from arr_coc.training.checkpoints import NotSaved, is_complete, newest_checkpoint
-from arr_coc.training.selector import NotFinite, Stop
-from arr_coc.training.selector_config import SelectorTrainConfig
-from arr_coc.training.selector_data import SceneBatches, make_encoder
-from arr_coc.training.selector_learning import Learning
-from arr_coc.training.selector_making import make_learner
-from arr_coc.training.selector_step import MapLearner
+from arr_coc.training.config import SelectorTrainConfig
+from arr_coc.training.data import SceneBatches, make_encoder
+from arr_coc.training.learning import Learning
+from arr_coc.training.main import NotFinite, Stop
+from arr_coc.training.making import make_learner
+from arr_coc.training.step import MapLearner
 from arr_coc.training.team import Team
 
 
@@ -174,7 +175,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(model, tmp_path, monkeypatc
 
 def test_a_second_press_of_ctrl_c_does_not_wait(monkeypatch):
     now, before = 100.0, signal.getsignal(signal.SIGINT)  # ignored, where tests run in the background
-    monkeypatch.setattr("arr_coc.training.selector.time.monotonic", lambda: now)
+    monkeypatch.setattr("arr_coc.training.main.time.monotonic", lambda: now)
     with Stop() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.asked

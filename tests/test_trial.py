@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from arr_coc.training.selector_config import SelectorTrainConfig
-from arr_coc.training.trial import main, try_out
+from arr_coc.training.config import SelectorTrainConfig
+from studies.selector.trial import main, try_out
 
 SMALL = {"cells_per_batch": 128, "questions": 2, "sizes": ((128, 128, 1.0), (64, 64, 1.0)), "workers": 0}
 

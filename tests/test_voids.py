@@ -5,8 +5,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from arr_coc.qwen.loading import resolve
-from arr_coc.training.selector_config import SelectorTrainConfig
-from arr_coc.training.selector_data import SceneBatches, make_encoder
+from arr_coc.training.config import SelectorTrainConfig
+from arr_coc.training.data import SceneBatches, make_encoder
 from arr_coc.training.voids import KINDS, draw_void
 
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from arr_coc.qwen import images, webp
-from arr_coc.qwen.headers import Damaged, read_header
-from arr_coc.qwen.images import read_image
+from arr_coc.images import reader as images
+from arr_coc.images import webp
+from arr_coc.images.headers import Damaged, read_header
+from arr_coc.images.reader import read_image
 
 KINDS = ["lossy", "lossy alpha", "lossless", "lossless alpha", "animated", "animated alpha", "animated lossless alpha"]
 

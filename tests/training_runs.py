@@ -15,16 +15,16 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from arr_coc.training import selector_data
+from arr_coc.training import data as selector_data
 from arr_coc.training.checkpoints import newest_checkpoint
-from arr_coc.training.selector import Places, train_selector
-from arr_coc.training.selector_config import SelectorTrainConfig
+from arr_coc.training.config import SelectorTrainConfig
+from arr_coc.training.main import Places, train_selector
 
 Tensors = dict[str, dict[str, torch.Tensor]]
 
 # Children come from a server that has imported everything and has done nothing yet: quick to start, safe to fork.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["arr_coc.training.selector", "peft"])
+SERVER.set_forkserver_preload(["arr_coc.training.main", "peft"])
 
 
 def tiny_model(folder: Path) -> Path:

@@ -41,7 +41,7 @@ def ask(
 
     arr-coc ask photo.jpg "What colour is the door?" --model Qwen/Qwen3-VL-2B-Instruct --json
     """
-    from arr_coc.qwen.images import read_images
+    from arr_coc.images.reader import read_images
 
     set_verbosity(quiet)
     images, question = split_words(words)

@@ -53,8 +53,8 @@ def bench(
 
     arr-coc bench --shape qwen3-vl-2b --side 1024 --side 2048 --kept 200 --plot pictures --fit --out out/2b.json
     """
-    from arr_coc.evaluation.bench import bench as run
-    from arr_coc.evaluation.bench_cases import ENCODINGS, MODES, SHAPE
+    from arr_coc.evaluation.bench.cases import ENCODINGS, MODES, SHAPE
+    from arr_coc.evaluation.bench.main import bench as run
 
     begin_long_run(quiet)
     options = SimpleNamespace(

@@ -66,7 +66,7 @@ def chat(
 
     printf 'What colour is the hand?\\nWhich word is blue?\\n' | arr-coc chat --quiet
     """
-    from arr_coc.qwen.images import read_images
+    from arr_coc.images.reader import read_images
     from arr_coc.qwen.turns import is_mini
 
     set_verbosity(quiet)
@@ -152,7 +152,7 @@ class Chat:
         note(f"keep {self.keep}")
 
     def do_image(self, rest: str) -> None:
-        from arr_coc.qwen.images import read_images
+        from arr_coc.images.reader import read_images
 
         try:
             sources = [Path(word) for word in shlex.split(rest)]

@@ -75,7 +75,7 @@ def compare(
 
     Times are in ms, of a second run after a warm-up; the total is the whole answer, its later tokens included.
     """
-    from arr_coc.qwen.images import read_image
+    from arr_coc.images.reader import read_image
 
     set_verbosity(quiet)
     source, question = one_image(words)

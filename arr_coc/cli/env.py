@@ -67,7 +67,7 @@ def hardware() -> dict[str, Any]:
     """The device that a model would be loaded on, its memory, and what that means."""
     import torch
 
-    from arr_coc.qwen.fast.rules import is_default
+    from arr_coc.qwen.graphs.rules import is_default
     from arr_coc.qwen.loading import pick_device, pick_dtype
 
     device = pick_device(None)

@@ -22,7 +22,7 @@ def load(
     """
     import torch
 
-    from arr_coc.evaluation.field_methods import settings_of
+    from arr_coc.evaluation.field.methods import settings_of
     from arr_coc.qwen import ARRCOCQwen
     from arr_coc.qwen.loading import EMBEDDED, ModelNotFound
     from arr_coc.selectors import make_selector
@@ -50,7 +50,7 @@ def load(
 
 def chosen_selector(loaded: "ARRCOCQwen", spec: str, seed: int) -> "Selector":
     """A selector by its name and settings."""
-    from arr_coc.evaluation.field_methods import build, settings_of
+    from arr_coc.evaluation.field.methods import build, settings_of
 
     refuse_plain(settings_of(spec)[0])
     spec = f"random:seed={seed}" if spec == "random" else spec
@@ -61,7 +61,7 @@ def chosen_selector(loaded: "ARRCOCQwen", spec: str, seed: int) -> "Selector":
 
 def refuse_plain(name: str) -> None:
     """The model itself is no selector, though it stands beside them in comparisons."""
-    from arr_coc.evaluation.field_methods import PLAIN
+    from arr_coc.evaluation.field.methods import PLAIN
 
     if name == PLAIN:
         raise ValueError("selector 'plain' chooses nothing: give --keep 1.0 for the plain model")

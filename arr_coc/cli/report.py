@@ -22,7 +22,7 @@ def report(
 
     arr-coc report --results out --out out/report --failures 24
     """
-    from arr_coc.evaluation.report import ReportOptions, write_report
+    from arr_coc.evaluation.report.main import ReportOptions, write_report
     from arr_coc.viewing import kept_overlay
 
     def say(line: str) -> None:

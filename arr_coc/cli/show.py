@@ -52,7 +52,7 @@ def show(
 
     The names of the files go to stdout. Files that arr-coc made are written over, others are not.
     """
-    from arr_coc.qwen.images import read_image
+    from arr_coc.images.reader import read_image
 
     set_verbosity(quiet)
     image, question = one_image(words)

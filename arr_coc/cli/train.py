@@ -1,4 +1,4 @@
-"""arr-coc train: make the embedded model again, or go on with it."""
+"""arr-coc train: teach a selector, on drawn scenes or on your own images."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,53 +14,16 @@ train = Verbs()
 
 @train.callback()
 def root() -> None:
-    """Train the embedded model or a selector.
-
-    arr-coc train mini --seconds 540
+    """Train a selector.
 
     arr-coc train selector --stage 1 --out runs/one --steps 2000
     """
 
 
-@train.command()
-def mini(
-    out: Annotated[Path, typer.Option(help="Folder for the weights, metrics and checkpoints.")] = Path("runs/mini"),
-    config: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON with settings, as in configs/.")
-    ] = None,
-    init_from: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="Start from the weights in this folder.")
-    ] = None,
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, help="Start from the dense head in this file, not beside the weights."
-        ),
-    ] = None,
-    seconds: Annotated[float | None, typer.Option(min=1, help="Time budget; the schedule follows the clock.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes that draw scenes.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of weights and data.")] = None,
-    quiet: Quiet = False,
-) -> None:
-    """Train mini. The same command goes on from the newest checkpoint in OUT; OUT is a model for `arr-coc ask --model`.
-
-    arr-coc train mini --seconds 540                              one large GPU
-
-    arr-coc train mini --init-from runs/mini --out runs/more --seconds 540 --seed 1
-    """
-    from transformers import AutoTokenizer
-
-    from arr_coc.training.mini import ASSETS, Places, train_mini
-    from arr_coc.training.mini_config import read_config
-    from arr_coc.training.mini_model import copy_assets, mini_config
-
-    begin_long_run(quiet)
-    settings = read_config(config, seconds=seconds, steps=steps, workers=workers, seed=seed)
-    places = Places(out, out / "checkpoints", init_from=init_from, head=head)
-    vocabulary = AutoTokenizer.from_pretrained(ASSETS).get_vocab()
-    copy_assets(ASSETS, out, mini_config(vocabulary, settings.hidden, settings.layers))  # OUT is then a model to ask
-    train_mini(settings, places, teller(quiet))
+@train.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def mini() -> None:
+    """Moved: mini is made in a checkout, by `python -m studies.mini.train`."""
+    raise ValueError("mini is made in a checkout of the project: python -m studies.mini.train --help")
 
 
 @train.command()
@@ -111,8 +74,8 @@ def selector(
 
     accelerate launch --multi_gpu --num_processes 2 -m arr_coc train selector --stage 1 --out runs/one   (CPUs too)
     """
-    from arr_coc.training.selector import Places, train_selector
-    from arr_coc.training.selector_config import read_selector_config
+    from arr_coc.training.config import read_selector_config
+    from arr_coc.training.main import Places, train_selector
 
     begin_long_run(quiet)
     given: dict[str, Any] = {

@@ -14,15 +14,15 @@ it is asked for: `readable_example` goes on to the next one.
 
 from pathlib import Path
 
-from .examples import Examples, SceneExamples
-from .sources_charts import read_chartqa
-from .sources_coco import read_coco
-from .sources_detections import MIN_SCORE, attach_boxes
-from .sources_documents import read_docvqa
-from .sources_images import FileExamples
-from .sources_jsonl import read_jsonl
-from .sources_rows import MAX_BROKEN
-from .sources_vqa import read_vqa
+from arr_coc.data.charts import read_chartqa
+from arr_coc.data.coco import read_coco
+from arr_coc.data.detections import MIN_SCORE, attach_boxes
+from arr_coc.data.documents import read_docvqa
+from arr_coc.data.examples import Examples, SceneExamples
+from arr_coc.data.files import FileExamples
+from arr_coc.data.jsonl import read_jsonl
+from arr_coc.data.rows import MAX_BROKEN
+from arr_coc.data.vqa import read_vqa
 
 FORMS = {
     "scenes": "scenes",

@@ -7,7 +7,7 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from arr_coc.config import CELL, Keep, tokens_to_keep
-from arr_coc.qwen.images import read_image
+from arr_coc.images.reader import read_image
 
 MOST_CHARACTERS = 2000
 MOST_SHOWN = 1024  # px of the longer side of a picture in the page; the model sees the image itself

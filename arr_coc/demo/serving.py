@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from arr_coc.demo.models import Models
 from arr_coc.demo.page import build_page
 from arr_coc.demo.parts import CSS, THEME
-from arr_coc.qwen.images import MOST_BYTES
+from arr_coc.images.reader import MOST_BYTES
 
 MOST_WAITING = 32  # questions in the queue; the next one is told to come back
 MOST_THREADS = 8  # one question at a time, and some for the rest; every thread holds memory of its own

@@ -9,7 +9,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from arr_coc.evaluation.field_methods import build
+from arr_coc.evaluation.field.methods import build
 from arr_coc.lmms.chats import Reply, answer_chats, read_chat
 from arr_coc.lmms.options import Options, cut_at, read_generation, read_options
 from arr_coc.qwen.model import ARRCOCQwen

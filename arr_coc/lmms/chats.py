@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from arr_coc.images.reader import read_image
 from arr_coc.qwen import running
-from arr_coc.qwen.images import read_image
 from arr_coc.qwen.model import ARRCOCQwen
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from PIL import Image
 
-from arr_coc.evaluation.field_data import scene_pictures
-from arr_coc.evaluation.field_scores import exact, score
+from arr_coc.evaluation.field.data import scene_pictures
+from arr_coc.evaluation.field.scores import exact, score
 from arr_coc.evaluation.metrics import DESCRIBE
 from arr_coc.scenes import FAMILIES, draw_scene, make_scene
 

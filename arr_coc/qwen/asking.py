@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import check_keeps
+from arr_coc.images.reader import ImageLike, read_images
 from arr_coc.qwen import running
 from arr_coc.qwen.answers import Answer, ImageSelection
-from arr_coc.qwen.fast import switch
-from arr_coc.qwen.images import ImageLike, read_images
+from arr_coc.qwen.graphs import switch
 from arr_coc.qwen.owner import Owner
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.qwen.streaming import PromptRestorer, stream_text

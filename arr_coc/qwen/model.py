@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import Keep, check_keep, check_keeps
+from arr_coc.images.reader import ImageLike
 from arr_coc.qwen import asking, running
 from arr_coc.qwen.answers import Answer
-from arr_coc.qwen.fast import switch
-from arr_coc.qwen.images import ImageLike
+from arr_coc.qwen.graphs import switch
 from arr_coc.qwen.loading import load_parts
 from arr_coc.qwen.owner import Owner
 from arr_coc.qwen.storage import save_adapter

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.fast.break_even import break_even_tokens, keep_small_whole, say_small
-from arr_coc.qwen.fast.rules import is_default
-from arr_coc.qwen.fast.runner import FastRunner
+from arr_coc.qwen.graphs.break_even import break_even_tokens, keep_small_whole, say_small
+from arr_coc.qwen.graphs.rules import is_default
+from arr_coc.qwen.graphs.runner import FastRunner
 from arr_coc.qwen.loading import check_family
 from arr_coc.qwen.preparing import Prepared, Preparer
 from arr_coc.qwen.processor import chat_tokens

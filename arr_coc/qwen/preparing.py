@@ -16,7 +16,7 @@ from arr_coc.qwen import encoding
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.choosing import Candidates, Choice, choose, keep_everything, keep_weighted
 from arr_coc.qwen.glance import glance
-from arr_coc.qwen.insides_language import Begun, begin, go_on
+from arr_coc.qwen.language import Begun, begin, go_on
 from arr_coc.qwen.positions import ChatTokens, Compact, compact
 from arr_coc.qwen.requests import Layout, Request, resize, with_small_images
 from arr_coc.qwen.showing import show_more, show_pixels, show_question

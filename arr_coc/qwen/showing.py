@@ -11,9 +11,9 @@ from torch import Tensor
 
 from arr_coc.attending import kept_indices
 from arr_coc.config import ARRCOCConfig
+from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import encoding, insides_vision
-from arr_coc.qwen.images import image_tensor
-from arr_coc.qwen.insides_language import Begun
+from arr_coc.qwen.language import Begun
 from arr_coc.qwen.positions import ChatTokens, find_question
 from arr_coc.qwen.requests import Layout, Request, evidence_mask
 from arr_coc.records import Question

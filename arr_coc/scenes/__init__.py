@@ -7,11 +7,11 @@
 Needs numpy and Pillow; torch only in `arr_coc.scenes.dataset`.
 """
 
-from .drawing import draw_scene
-from .making import FAMILIES, make_scene
-from .names import COLOURS, THINGS
-from .types import Box, Element, Glyph, Question, Scene
-from .words import world_words
+from arr_coc.scenes.drawing import draw_scene
+from arr_coc.scenes.making import FAMILIES, make_scene
+from arr_coc.scenes.names import COLOURS, THINGS
+from arr_coc.scenes.types import Box, Element, Glyph, Question, Scene
+from arr_coc.scenes.words import world_words
 
 __all__ = [
     "COLOURS",

@@ -1,10 +1,10 @@
 """Questions that need reading: signs, titles, grey text, tables, receipts and charts."""
 
-from .asking_things import call
-from .draft import Bar, Draft, Row, Sign
-from .names import GOODS
-from .phrasings import HEIGHTS, PLACES, phrase
-from .types import Box, Element, Question, centre, gap_between
+from arr_coc.scenes.asking_things import call
+from arr_coc.scenes.draft import Bar, Draft, Row, Sign
+from arr_coc.scenes.names import GOODS
+from arr_coc.scenes.phrasings import HEIGHTS, PLACES, phrase
+from arr_coc.scenes.types import Box, Element, Question, centre, gap_between
 
 
 def _sign_question(draft: Draft, sign: Sign, text: str, also: tuple[Box, ...] = ()) -> Question:

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from .types import RGB, Background
+from arr_coc.scenes.types import RGB, Background
 
 FIELD = 1024  # side of a field in pixels; larger images mirror it
 

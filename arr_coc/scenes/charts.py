@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from .documents import put_title, title_words
-from .draft import Bar, Draft
-from .fonts import set_text
-from .layouts import scatter
-from .names import COLOURS, DAYS, GOODS, MONTHS
-from .palette import jittered, visible_colours
-from .types import RGB, Box, Element
+from arr_coc.scenes.documents import put_title, title_words
+from arr_coc.scenes.draft import Bar, Draft
+from arr_coc.scenes.fonts import set_text
+from arr_coc.scenes.layouts import scatter
+from arr_coc.scenes.names import COLOURS, DAYS, GOODS, MONTHS
+from arr_coc.scenes.palette import jittered, visible_colours
+from arr_coc.scenes.types import RGB, Box, Element
 
 _LINE = (150, 150, 150)
 _TIP = 32  # pixels of a bar that count as its end

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch.utils.data import Dataset
 
-from .drawing import draw_scene
-from .making import make_scene
-from .types import Question, Scene
+from arr_coc.scenes.drawing import draw_scene
+from arr_coc.scenes.making import make_scene
+from arr_coc.scenes.types import Question, Scene
 
 
 @dataclass(frozen=True, slots=True)

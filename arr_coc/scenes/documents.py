@@ -1,11 +1,11 @@
 """Layouts of documents: a page with a title, tables, and receipts."""
 
-from .draft import Draft, Row
-from .fonts import set_text
-from .layouts import scatter
-from .names import GOODS, GOODS_COLUMNS, PEOPLE, PEOPLE_COLUMNS
-from .splits import sign_word
-from .types import Box, Element
+from arr_coc.scenes.draft import Draft, Row
+from arr_coc.scenes.fonts import set_text
+from arr_coc.scenes.layouts import scatter
+from arr_coc.scenes.names import GOODS, GOODS_COLUMNS, PEOPLE, PEOPLE_COLUMNS
+from arr_coc.scenes.splits import sign_word
+from arr_coc.scenes.types import Box, Element
 
 _RANGES = {"weight": (1, 99), "stock": (1, 99), "age": (5, 90), "score": (10, 99), "height": (100, 199)}
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from .backgrounds import fill, paint
-from .fonts import FULL, char_mask
-from .masks import thing_mask
-from .types import RGB, Box, Element, Mark, Scene
+from arr_coc.scenes.backgrounds import fill, paint
+from arr_coc.scenes.fonts import FULL, char_mask
+from arr_coc.scenes.masks import thing_mask
+from arr_coc.scenes.types import RGB, Box, Element, Mark, Scene
 
 _SHIFT = FULL.bit_length() - 1
 _FRAME = 2  # width in pixels of a frame's line

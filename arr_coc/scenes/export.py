@@ -8,9 +8,9 @@ from typing import Any
 
 from PIL import Image
 
-from .drawing import draw_scene
-from .making import make_scene
-from .types import Box, Scene
+from arr_coc.scenes.drawing import draw_scene
+from arr_coc.scenes.making import make_scene
+from arr_coc.scenes.types import Box, Scene
 
 FORMATS = ("jsonl", "parquet")
 # COCO categories: every thing by its name would hide what a text or a bar is.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .types import Box, Glyph, around
+from arr_coc.scenes.types import Box, Glyph, around
 
 FILES = {
     "sans": "DejaVuSans.ttf",

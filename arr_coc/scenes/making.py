@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from random import Random
 
-from . import asking_texts as texts
-from . import asking_things as things
-from . import charts, documents, layouts, practice_layouts, signs
-from .draft import PLAIN, Draft, Style
-from .splits import SPLITS, stream
-from .types import Question, Scene
+from arr_coc.scenes import asking_texts as texts
+from arr_coc.scenes import asking_things as things
+from arr_coc.scenes import charts, documents, layouts, practice_layouts, signs
+from arr_coc.scenes.draft import PLAIN, Draft, Style
+from arr_coc.scenes.splits import SPLITS, stream
+from arr_coc.scenes.types import Question, Scene
 
 Asker = Callable[[Draft], Question | None]
 

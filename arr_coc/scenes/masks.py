@@ -6,8 +6,8 @@ from math import cos, pi, sin
 import numpy as np
 from PIL import Image, ImageDraw
 
-from .fonts import FULL, load_font, trim
-from .names import PICTOGRAMS, SHAPES
+from arr_coc.scenes.fonts import FULL, load_font, trim
+from arr_coc.scenes.names import PICTOGRAMS, SHAPES
 
 _MASTER = 256
 # Outline drawings vanish at 20 px; a stroke (in pixels of the master) keeps them readable.

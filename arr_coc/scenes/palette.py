@@ -3,9 +3,9 @@
 from functools import lru_cache
 from random import Random
 
-from .backgrounds import FIELD, KINDS
-from .names import COLOURS
-from .types import RGB, Background
+from arr_coc.scenes.backgrounds import FIELD, KINDS
+from arr_coc.scenes.names import COLOURS
+from arr_coc.scenes.types import RGB, Background
 
 _JITTER = 9  # largest change of a channel from the colour of the word
 

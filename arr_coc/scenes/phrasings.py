@@ -5,7 +5,7 @@ Every word of an unseen phrasing is also a word of training: the wording is new,
 
 from random import Random
 
-from .practice_phrasings import PRACTICE_PHRASINGS
+from arr_coc.scenes.practice_phrasings import PRACTICE_PHRASINGS
 
 PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "colour": (

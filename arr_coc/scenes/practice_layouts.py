@@ -4,12 +4,12 @@ Who has only met labels left of values and bars that stand takes that for the me
 these is a layout of the unseen test: there, labels head columns, and lying bars have their labels at the left.
 """
 
-from .charts import begin_chart, put_bar
-from .documents import choose_cells
-from .draft import Bar, Draft, Row
-from .fonts import set_text
-from .layouts import scatter
-from .types import Box, Element
+from arr_coc.scenes.charts import begin_chart, put_bar
+from arr_coc.scenes.documents import choose_cells
+from arr_coc.scenes.draft import Bar, Draft, Row
+from arr_coc.scenes.fonts import set_text
+from arr_coc.scenes.layouts import scatter
+from arr_coc.scenes.types import Box, Element
 
 
 def lay_cards(draft: Draft) -> bool:

@@ -1,13 +1,13 @@
 """Layouts of signs: a street of them, a board, and grey text beside something bright."""
 
-from .draft import Draft, Sign
-from .fonts import set_text
-from .layouts import FLATTEST, scatter
-from .masks import thing_mask
-from .names import COLOURS
-from .palette import grey_tone, jittered, readable_colours, visible_colours
-from .splits import sign_word
-from .types import RGB, Element, around
+from arr_coc.scenes.draft import Draft, Sign
+from arr_coc.scenes.fonts import set_text
+from arr_coc.scenes.layouts import FLATTEST, scatter
+from arr_coc.scenes.masks import thing_mask
+from arr_coc.scenes.names import COLOURS
+from arr_coc.scenes.palette import grey_tone, jittered, readable_colours, visible_colours
+from arr_coc.scenes.splits import sign_word
+from arr_coc.scenes.types import RGB, Element, around
 
 
 def _dress(draft: Draft, style: str) -> tuple[RGB | None, str, str, RGB]:

@@ -3,8 +3,19 @@
 import re
 from functools import cache
 
-from .names import COLOURS, DAYS, GOODS, GOODS_COLUMNS, MONTHS, PEOPLE, PEOPLE_COLUMNS, THINGS, noun, plural
-from .phrasings import HEIGHTS, MOST, PAGES, PHRASINGS, PLACES, RELATIONS, SIZES
+from arr_coc.scenes.names import (
+    COLOURS,
+    DAYS,
+    GOODS,
+    GOODS_COLUMNS,
+    MONTHS,
+    PEOPLE,
+    PEOPLE_COLUMNS,
+    THINGS,
+    noun,
+    plural,
+)
+from arr_coc.scenes.phrasings import HEIGHTS, MOST, PAGES, PHRASINGS, PLACES, RELATIONS, SIZES
 
 MARKS = (".", ",", "?")
 _SLOT = re.compile(r"\{\w+\}")

@@ -1,20 +1,19 @@
 """Ways to choose visual tokens, behind one interface, by name."""
 
-from arr_coc.selectors.cdpruner import CDPrunerSelector
+from arr_coc.selectors.base import SELECTORS, Selector, View, equivalent_tokens, make_selector, register
 from arr_coc.selectors.chance import RandomSelector
-from arr_coc.selectors.divprune import DivPruneSelector
 from arr_coc.selectors.downsampling import DownsamplingSelector
 from arr_coc.selectors.even import EvenGridSelector
-from arr_coc.selectors.fastv import FastVSelector
-from arr_coc.selectors.field import FieldSelector, Pick, Taken
-from arr_coc.selectors.interface import SELECTORS, Selector, View, equivalent_tokens, make_selector, register
+from arr_coc.selectors.field.base import FieldSelector, Pick, Taken
+from arr_coc.selectors.field.cdpruner import CDPrunerSelector
+from arr_coc.selectors.field.divprune import DivPruneSelector
+from arr_coc.selectors.field.fastv import FastVSelector
+from arr_coc.selectors.field.mmtok import MMTokSelector
+from arr_coc.selectors.field.visionzip import VisionZipSelector
 from arr_coc.selectors.learned import ARRCOCSelector
-from arr_coc.selectors.mmtok import MMTokSelector
 from arr_coc.selectors.oracle import OracleSelector
 from arr_coc.selectors.pooling import PoolingSelector
-from arr_coc.selectors.rival import RivalSelector
 from arr_coc.selectors.training_free import TrainingFreeSelector
-from arr_coc.selectors.visionzip import VisionZipSelector
 
 __all__ = [
     "SELECTORS",
@@ -30,7 +29,6 @@ __all__ = [
     "Pick",
     "PoolingSelector",
     "RandomSelector",
-    "RivalSelector",
     "Selector",
     "Taken",
     "TrainingFreeSelector",

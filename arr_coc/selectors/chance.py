@@ -5,8 +5,8 @@ from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.selectors.field import FieldSelector, count
-from arr_coc.selectors.interface import Selector, View, register
+from arr_coc.selectors.base import Selector, View, register
+from arr_coc.selectors.field.base import FieldSelector, count
 
 # A seed and an image's number make one seed of 32 bits: the generator reads no more of it.
 STRIDE = 0x9E3779B1

@@ -5,9 +5,9 @@ from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.selectors.field import FieldSelector, Pick, marked, no_scores
+from arr_coc.selectors.base import Selector, View, register
+from arr_coc.selectors.field.base import FieldSelector, Pick, marked, no_scores
 from arr_coc.selectors.grids import grid_cells, near_grid
-from arr_coc.selectors.interface import Selector, View, register
 
 
 class DownsamplingSelector(FieldSelector):

@@ -3,7 +3,7 @@
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Judgement
-from arr_coc.selectors.interface import Selector, View, register
+from arr_coc.selectors.base import Selector, View, register
 from arr_coc.timing import Stopwatch
 
 

@@ -5,8 +5,8 @@ from torch import Tensor
 from arr_coc.attending import coverage
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.selectors.field import FieldSelector, count
-from arr_coc.selectors.interface import Selector, View, register
+from arr_coc.selectors.base import Selector, View, register
+from arr_coc.selectors.field.base import FieldSelector, count
 
 UNTOLD = 1e-3  # what a cell without evidence claims of a shared budget, where one with evidence claims 1
 

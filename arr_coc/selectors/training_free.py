@@ -15,7 +15,7 @@ from arr_coc.attending import TokenAllocator
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, Question
-from arr_coc.selectors.interface import Selector, View, register
+from arr_coc.selectors.base import Selector, View, register
 from arr_coc.timing import Stopwatch
 
 TENSIONS = (0.5, 0.25, 0.0)  # particularize, explore, diversify

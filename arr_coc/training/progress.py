@@ -1,15 +1,11 @@
 """Where a training run stands: its clock, its metrics file, its lines for people."""
 
 import json
-import math
 import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
-
-from arr_coc.training.mini_config import MiniTrainConfig
-from arr_coc.training.mini_step import Losses
 
 
 class Plan(Protocol):
@@ -66,40 +62,3 @@ class Report:
         self._say(line)
         with self._path.open("a") as file:
             file.write(json.dumps(values) + "\n")
-
-
-def log_step(
-    report: Report,
-    step: int,
-    found: dict[str, Losses],
-    pace: dict[str, float],
-    clock: Clock,
-    first: int,
-    config: MiniTrainConfig,
-) -> None:
-    """One line about where the run stands; `starved` is the share of time spent waiting for images.
-
-    `found` holds the losses of the last dense and the last sparse step.
-    """
-    progress, left = clock.progress(step), clock.seconds_left(step, first)
-    answers, sparse = float(found["dense"].answers), float(found["sparse"].answers)
-    labels, right = float(found["dense"].dense), float(found["dense"].right)
-    if not math.isfinite(answers + sparse + labels):
-        losses = f"answers {answers}, sparse {sparse}, labels {labels}"
-        raise ValueError(
-            f"a loss is not finite at step {step} ({losses}): go on from the last checkpoint, lower the rate"
-        )
-    report(
-        f"step {step}  {progress:4.0%}  answers {answers:.3f} ({right:.1%} of tokens), sparse {sparse:.3f}, "
-        f"labels {labels:.3f}  {pace['images_per_second']:.0f} images/s ({pace['starved']:.0%} waiting)  "
-        f"left {left // 60:.0f}:{left % 60:02.0f}",
-        step=step,
-        progress=round(progress, 4),
-        answers=answers,
-        answers_sparse=sparse,
-        labels=labels,
-        token_accuracy=right,
-        rate=config.rate(step, progress),
-        crowd=config.crowd(progress),
-        **pace,
-    )

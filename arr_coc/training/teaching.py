@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.training.data import Group
+from arr_coc.training.inputs import answered_inputs
 from arr_coc.training.losses import IGNORE
-from arr_coc.training.selector_data import Group
-from arr_coc.training.selector_inputs import answered_inputs
 
 ROWS_AT_ONCE = 64  # attention maps of whole sequences are large: this bounds them
 

@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.evaluation.selection import SPREAD
+from arr_coc.evaluation.asked import SPREAD
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Judgement
-from arr_coc.training.selector_data import Group
-from arr_coc.training.selector_step import judge_group
+from arr_coc.training.data import Group
+from arr_coc.training.step import judge_group
 
 KEEPS = (0.06, 0.1, 0.25)
 SHOWN = 6

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from arr_coc.images.reader import ImageLike, image_tensor, read_image
 from arr_coc.knowing import InformationScorer, PerspectivalScorer
 from arr_coc.qwen.cells import CELL
-from arr_coc.qwen.images import ImageLike, image_tensor, read_image
 from arr_coc.texture import texture_pyramid
 from arr_coc.viewing.paper import PAPER, colour_map, font, text_block, wrap
 

@@ -1,0 +1,150 @@
+"""Image files that examples come from: found and checked by their headers, decoded when an example is asked for."""
+
+import os
+import struct
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PureWindowsPath
+
+import numpy as np
+from PIL import ExifTags, Image
+from torch.utils.data import Dataset
+
+from arr_coc.data.examples import Box, BrokenExample, Example
+from arr_coc.data.rows import BadRow, Id, sides
+from arr_coc.images.reader import FORMATS, MOST_ASPECT, MOST_BYTES, MOST_PIXELS, read_image
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileImage:
+    """An image file whose header was read; one object per file, so it is known by its identity."""
+
+    name: str
+    """Path relative to its folder, with "/"."""
+    path: Path
+    size: tuple[int, int]
+    """(width, height) in px, upright."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """An example whose image is still in its file."""
+
+    name: str
+    image: FileImage
+    question: str
+    answer: str = ""
+    boxes: tuple[Box, ...] | None = None
+    family: str = ""
+    hard: bool = False
+    image_id: Id | None = None
+    """The number or name under which annotation files know the image, where they do."""
+    answers: tuple[str, ...] = ()
+    """All answers that people gave, where the file has several."""
+
+
+@dataclass(eq=False, repr=False)
+class FileExamples(Dataset[Example]):
+    """Examples from image files. Images are decoded on access; what fails then raises BrokenExample."""
+
+    rows: list[FileRow]
+    broken: list[str]
+    """One line per row that was left out: file, row, reason."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """What was left out though nothing is wrong with it, and how often: crowds, detections with a low score."""
+    categories: Mapping[Id, str] = field(default_factory=dict)
+    """Names of the categories that the annotation file knows."""
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            first = f"; first broken row: {self.broken[0]}" if self.broken else ""
+            raise ValueError(f"no example is left{first}")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < len(self.rows):
+            raise IndexError(index)
+        row = self.rows[index]
+        try:
+            pixels = np.array(read_image(row.image.path))
+        except ValueError as why:
+            raise BrokenExample(f"{row.name}: {why}") from None
+        height, width = pixels.shape[:2]
+        if (width, height) != row.image.size:
+            raise BrokenExample(f"{row.name}: {width}x{height} decoded, its header said {sides(row.image.size)}")
+        return Example(row.name, pixels, row.question, row.answer, row.boxes, row.family, row.hard, row.answers)
+
+
+class ImageFolder:
+    """Image files below one folder, each checked once, by its header alone (about 0.1 ms)."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: no such folder of images; check the path")
+        self.folder = folder
+        self._known: dict[str, FileImage | BadRow] = {}
+        self._missing: dict[str, None] = {}
+
+    def image(self, name: object) -> FileImage:
+        """The image with this path relative to the folder; BadRow where it is missing, unreadable or outside."""
+        if not isinstance(name, str) or not name:
+            raise BadRow(f"image file name {name!r} is not a text")
+        inner = os.path.normpath(name)
+        if PureWindowsPath(name).anchor or inner.split(os.sep)[0] == ".." or "\0" in name:
+            raise BadRow(f"image {name!r} is not inside the folder; give a relative path")
+        if inner not in self._known:
+            try:
+                self._known[inner] = self._read(inner)
+            except BadRow as why:
+                self._known[inner] = why
+        known = self._known[inner]
+        if isinstance(known, BadRow):
+            raise BadRow(str(known))
+        return known
+
+    def note_missing(self, name: str) -> BadRow:
+        """The reason for a row whose image is not there; counted once per image."""
+        self._missing[name] = None
+        return BadRow(f"image {name} is missing")
+
+    def hint(self) -> str:
+        """What to say of a half-copied folder at the end of an error."""
+        if not self._missing:
+            return ""
+        asked = len(self._known.keys() | self._missing.keys())
+        return (
+            f". {self.folder}: {asked - len(self._missing)} of {asked} images are there, the first missing one is "
+            f"{next(iter(self._missing))}; copy the folder again"
+        )
+
+    def _read(self, inner: str) -> FileImage:
+        path = self.folder / inner
+        try:
+            if not path.is_file():
+                raise self.note_missing(inner)
+            return FileImage(Path(inner).as_posix(), path, upright_size(path))
+        except OSError as error:
+            raise BadRow(f"image {inner[:80]!r} cannot be read ({type(error).__name__})") from None
+
+
+def upright_size(path: Path) -> tuple[int, int]:
+    """(width, height) of an image file as `read_image` will give it, from its header; BadRow says why not."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise BadRow(f"image {path.name} is over {MOST_BYTES // 2**20} MB")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit follows, and is lower
+            with Image.open(path, formats=FORMATS) as image:
+                width, height = image.size
+                # The method of the base class: that of PNG files would decode the whole image.
+                turned = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError, OverflowError, struct.error) as error:
+        if isinstance(error, BadRow):
+            raise
+        raise BadRow(f"image {path.name} is not a readable {', '.join(FORMATS)} file") from None
+    if not 0 < width * height <= MOST_PIXELS or max(width, height) > MOST_ASPECT * min(width, height):
+        raise BadRow(f"image {path.name} of {width}x{height} px is too large or too long")
+    return (height, width) if turned else (width, height)

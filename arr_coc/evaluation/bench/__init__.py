@@ -1,0 +1,1 @@
+"""What kept tokens cost and save, measured side by side."""

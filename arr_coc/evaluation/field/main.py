@@ -1,0 +1,172 @@
+"""The field: every method on the same model, the same questions and the same number of tokens. Writes a table.
+
+The report (`field.json`) holds `rows`, one per dataset, size, selector, encoding and budget; beside it, per dataset and
+size, a file of samples with a line per answer. Rows of other datasets and sizes that are in the file stay.
+"""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arr_coc.config import Keep
+from arr_coc.evaluation.field.checks import check_counts, check_paired, check_prompts
+from arr_coc.evaluation.field.data import Picture, ids_of, read_pictures
+from arr_coc.evaluation.field.engine import FastEngine
+from arr_coc.evaluation.field.methods import FIELD, PLAIN, Method, build, plan
+from arr_coc.evaluation.field.plain import PlainEngine
+from arr_coc.evaluation.field.run import Engine, Samples, run_field
+from arr_coc.evaluation.field.table import Row, add_oracle, add_tests, base_row
+from arr_coc.files import fingerprint, read_json_object, write_json
+from arr_coc.qwen.loading import find_adapter, resolve
+from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.selectors import Selector
+
+KEEPS: dict[int, tuple[Keep, ...]] = {512: (0.5, 0.25, 0.1, 0.06), 1024: (64, 128, 256, 400)}  # by the side in px
+CELLS_AT_ONCE = {"cuda": 262_144, "cpu": 12_288}  # cells of all questions of a batch: bounds the memory
+
+
+@dataclass(frozen=True, slots=True)
+class FieldOptions:
+    """What to compare, and on what."""
+
+    model: str = "mini"
+    datasets: tuple[str, ...] = ("scenes",)
+    selectors: tuple[str, ...] = (*FIELD, PLAIN)
+    keeps: tuple[Keep, ...] = ()  # none: those of KEEPS for the side
+    encodings: tuple[str, ...] = ("sparse", "dense")
+    sides: tuple[int, ...] = (512,)  # px of scenes
+    questions: int = 500
+    seed: int = 0
+    metric: str | None = None  # of generic files
+    out: Path = Path("out/field.json")
+    most_tokens: int = 96  # of an answer
+    engine: str = "auto"  # or "plain": every method through ARRCOCQwen's own path
+    device: str | None = None
+    dtype: str = "float32"  # what the fast engine needs
+    cells_at_once: int = 0  # 0: what suits the device
+    bar: bool = True  # of the answers so far, on a terminal
+
+
+class Bench:
+    """A model with the selectors that are compared on it."""
+
+    def __init__(self, options: FieldOptions) -> None:
+        if options.engine not in ("auto", "plain"):
+            raise ValueError(f"engine {options.engine!r}: expected auto or plain")
+        self.options = options
+        self.owner = ARRCOCQwen.from_pretrained(options.model, device=options.device, dtype=options.dtype, fast=False)
+        self.selectors: dict[str, Selector] = build(self.owner, options.selectors)
+        self.plain = PlainEngine(self.owner, self.selectors, options.most_tokens)
+        self.fast = FastEngine(self.owner, self.selectors, options.most_tokens)
+        self.has_plain_row = any(spec == PLAIN for spec in options.selectors)
+
+    def engine_of(self, method: Method) -> Engine:
+        """The fast engine where the method and the model suit it."""
+        model = self.owner.model
+        plain_weights = model.config.model_type == "qwen3_vl" and model.dtype == torch.float32
+        if self.options.engine == "auto" and plain_weights and self.fast.suits(method):
+            return self.fast
+        return self.plain
+
+    @property
+    def cells_at_once(self) -> int:
+        return self.options.cells_at_once or CELLS_AT_ONCE[self.owner.device.type]
+
+    def about(self, dataset: str, side: int | None) -> dict[str, Any]:
+        """What decides the answers of a method; a run goes on only from samples of the same."""
+        options = self.options
+        folder = Path(resolve(options.model))
+        base = Path(find_adapter(options.model)[0])
+        return {
+            "dataset": dataset,
+            "side": side,
+            "questions": options.questions,
+            "seed": options.seed,
+            "metric": options.metric,
+            "model": Path(options.model).name,
+            "weights": fingerprint(base, "model*.safetensors") + fingerprint(folder, "arr_coc*"),
+            "most_tokens": options.most_tokens,
+            "engine": options.engine,
+            "device": self.owner.device.type,
+            "dtype": str(self.owner.model.dtype).removeprefix("torch."),
+            "cells_at_once": self.cells_at_once,
+        }
+
+    def rows(
+        self, pictures: Sequence[Picture], methods: Sequence[Method], samples: Samples, about: Row
+    ) -> dict[Method, Row]:
+        """Run what is missing, check that the comparison is fair, and sum it up."""
+        cell = self.owner.processor.image_processor.patch_size * self.owner.processor.image_processor.merge_size
+        run_field(self.owner, pictures, methods, self.engine_of, samples, self.cells_at_once, cell, self.options.bar)
+        questions = [name for name, _, _ in ids_of(pictures)]
+        table = {method.key: samples.records[method.key] for method in methods}
+        check_paired(table, questions)
+        check_prompts(table)
+        records = {method: [table[method.key][name] for name in questions] for method in methods}
+        rows: dict[Method, Row] = {}
+        layers = self.owner.model.config.text_config.num_hidden_layers
+        levels = len(self.owner.model.config.vision_config.deepstack_visual_indexes)
+        for method in methods:
+            selector = self.selectors.get(method.selector)
+            check_counts(method, records[method], selector is not None and selector.resizes)
+            full = 0 if selector is None else selector.full_layers(levels)
+            pays = "ViT: all; LM: all tokens" if selector is None else selector.pays
+            rows[method] = base_row(method, records[method], layers, full, about) | {"pays": pays}
+        add_tests(rows, records)
+        add_oracle(rows)
+        return rows
+
+
+def evaluate_field(options: FieldOptions, say: Callable[[str], None]) -> dict[str, Any]:
+    """The whole table, also written to `options.out`; `say` gets a line per row."""
+    started = time.perf_counter()
+    bench = Bench(options)
+    report = read_json_object(options.out)
+    for dataset in options.datasets:
+        scenes = dataset == "scenes"
+        for side in options.sides if scenes else (None,):
+            name = dataset if scenes else _short(dataset)
+            keeps = options.keeps or KEEPS.get(side or 0, KEEPS[512])
+            methods = plan(bench.selectors, keeps, options.encodings, bench.has_plain_row)
+            pictures = read_pictures(dataset, options.questions, side or 512, options.seed, options.metric, say)
+            path = samples_path(options.out, name, side)
+            samples = Samples(path, bench.about(name, side))
+            about = {"dataset": name, "side": side}
+            rows = list(bench.rows(pictures, methods, samples, about).values())
+            kept = [r for r in report.get("rows", []) if (r["dataset"], r["side"]) != (name, side)]
+            report = {**report, "rows": [*kept, *rows], "runs": {**report.get("runs", {}), path.stem: samples.about}}
+            for row in rows:
+                say(describe(row))
+            report["seconds"] = round(time.perf_counter() - started, 1)
+            write_json(options.out, report)
+    return report
+
+
+def samples_path(out: Path, dataset: str, side: int | None) -> Path:
+    """Where the samples of a dataset lie: beside the report."""
+    return out.with_name(f"{out.stem}.{dataset}{'' if side is None else f'-{side}'}.jsonl")
+
+
+def _short(dataset: str) -> str:
+    """A dataset from files by its kind and the name of its first file: no paths of a machine in results."""
+    kind, _, rest = dataset.partition(":")
+    return re.sub(r"[^\w.-]", "_", f"{kind}-{Path(rest.partition(':')[0]).stem}")
+
+
+def describe(row: Row) -> str:
+    """One line about a row."""
+
+    def share(value: float | None) -> str:
+        return "     -" if value is None else f"{100 * value:5.1f}%"
+
+    p = "" if row["p_vs_arr_coc"] is None else f"  p {row['p_vs_arr_coc']:.4f}"
+    mark = "*" if row["trained"] else " "
+    return (
+        f"{row['selector']:>24.24s}{mark} {row['encoding']:6s} keep {row['keep']!s:5s} {share(row['accuracy'])}  "
+        f"recall {share(row['recall'])}  tokens {row['tokens']:6.1f}  {row['time_ms']['first_token']:7.1f} ms{p}"
+    )

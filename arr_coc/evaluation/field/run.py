@@ -1,0 +1,173 @@
+"""Runs methods over batches, and writes a line per answer as it goes: a run that was killed goes on from there.
+
+A unit is one method on one batch. Its lines are written together; what is left of a unit that was cut is thrown away.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from arr_coc.evaluation.field.batch import Batch, make_batch, prompt_digest
+from arr_coc.evaluation.field.data import Picture, Record, batches, ids_of
+from arr_coc.evaluation.field.looking import Looked, Outcome
+from arr_coc.evaluation.field.methods import Method
+from arr_coc.evaluation.field.scores import found_evidence, score
+from arr_coc.qwen.model import ARRCOCQwen
+
+TIMES = ("time_ms", "memory_mb")  # what two runs may differ in
+
+
+class Engine(Protocol):
+    """Answers a batch with a method."""
+
+    def run(self, looked: Looked, method: Method) -> Outcome: ...
+
+
+class Samples:
+    """The file of samples: a header that says what was asked of which model, then a line per answer."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self.path, self.about = path, about
+        self.records: dict[str, dict[str, Record]] = {}  # per method, per question
+        if path.is_file() and path.stat().st_size:
+            self._read()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"about": about}) + "\n")
+
+    def _read(self) -> None:
+        """What an earlier run left; a last line that was cut is taken off the file."""
+        whole = self.path.read_bytes()
+        end = whole.rfind(b"\n") + 1
+        try:
+            lines = [json.loads(line) for line in whole[:end].splitlines()]
+            header = lines[0]["about"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{self.path}: not a file of samples ({error}); move it away to start anew") from None
+        different = [key for key in {*header, *self.about} if header.get(key) != self.about.get(key)]
+        if different:
+            raise ValueError(
+                f"{self.path} was made with another {', '.join(sorted(different))}: give another --out, or move it away"
+            )
+        if end < len(whole):
+            with self.path.open("r+b") as file:
+                file.truncate(end)
+        for record in lines[1:]:
+            self.records.setdefault(record["method"], {})[record["question"]] = record
+
+    def has(self, method: Method, ids: Sequence[str]) -> bool:
+        """Whether a unit is there as a whole."""
+        known = self.records.get(method.key, {})
+        return all(name in known for name in ids)
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Write the lines of a unit, at once; lines of it that were there already are passed over."""
+        new = [r for r in records if r["question"] not in self.records.get(r["method"], {})]
+        with self.path.open("a") as file:
+            file.write("".join(json.dumps(record) + "\n" for record in new))
+        for record in new:
+            self.records.setdefault(record["method"], {})[record["question"]] = record
+
+
+def run_field(
+    owner: ARRCOCQwen,
+    pictures: Sequence[Picture],
+    methods: Sequence[Method],
+    engine_of: Callable[[Method], Engine],
+    samples: Samples,
+    cells: int,
+    cell: int,
+    bar: bool = True,
+) -> None:
+    """Fill `samples` with every method's answers; what is there already is not run again.
+
+    On a terminal a bar, if wanted, shows the answers and the time left.
+    """
+    parts = list(batches(pictures, cells, cell))
+    total = len(methods) * sum(len(ids_of(part)) for part in parts)
+    warm = False
+    hidden = None if bar else True  # None: where nobody sees it
+    with tqdm(total=total, unit=" answers", disable=hidden, file=sys.stderr, smoothing=0.05) as shown:
+        for part in parts:
+            ids = [name for name, _, _ in ids_of(part)]
+            waiting = [method for method in methods if not samples.has(method, ids)]
+            shown.update((len(methods) - len(waiting)) * len(ids))
+            if waiting and not warm:
+                _warm_up(owner, part, waiting, engine_of)
+                warm = True
+            looked = Looked(make_batch(owner, part)) if waiting else None
+            for method in waiting:
+                assert looked is not None
+                samples.add(_unit(owner, looked, method, engine_of(method)))
+                shown.update(len(ids))
+
+
+def _warm_up(
+    owner: ARRCOCQwen, part: Sequence[Picture], methods: Sequence[Method], engine_of: Callable[[Method], Engine]
+) -> None:
+    """One question for every selector and encoding, not counted: the first call of anything is slow."""
+    first = {(method.selector, method.encoding): method for method in reversed(methods)}
+    looked = Looked(make_batch(owner, [replace(part[0], queries=part[0].queries[:1])]))
+    for method in first.values():
+        engine_of(method).run(looked, method)
+
+
+def _unit(owner: ARRCOCQwen, looked: Looked, method: Method, engine: Engine) -> list[Record]:
+    """The lines of one method on one batch."""
+    on_gpu = owner.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(owner.device)
+    made = engine.run(looked, method)
+    memory = None
+    if on_gpu:
+        # Dense methods share what the ViT made: each is charged with its peak.
+        shared = looked.features_bytes if method.encoding == "dense" else 0
+        memory = round(max(shared, torch.cuda.max_memory_allocated(owner.device)) / 2**20, 1)
+    tokenizer = owner.processor.tokenizer
+    time_ms = {part: round(ms, 3) for part, ms in made.time_ms.items()}
+    return [
+        _line(looked.batch, row, method, made, prompt_digest(made.prompts[row], tokenizer))
+        | {"time_ms": time_ms, "memory_mb": memory}
+        for row in range(looked.batch.rows)
+    ]
+
+
+def _line(batch: Batch, row: int, method: Method, made: Outcome, prompt: str) -> Record:
+    query, given = batch.queries[row], made.answers[row].strip()
+    known = query.boxes is not None
+    recall, precision = found_evidence(set(made.kept[row]), batch.evidence_R[row]) if known else (None, None)
+    return {
+        "method": method.key,
+        "question": batch.ids[row],
+        "image": batch.pictures[row].number,
+        "family": query.family,
+        "groups": list(query.groups),
+        "text": query.text,
+        "expected": query.answers[0] if query.answers else None,
+        "answer": given,
+        "score": score(query.metric, given, query.answers),
+        "tokens": made.tokens[row],
+        "total": batch.cells,
+        "grid": list(batch.grid),
+        "cells": pack_cells(made.kept[row], batch.cells),
+        "recall": recall,
+        "precision": precision,
+        "prompt": prompt,
+    }
+
+
+def pack_cells(kept: Sequence[int], total: int) -> str:
+    """Kept cells as hexadecimal digits: bit n is cell n."""
+    return f"{sum(1 << cell for cell in kept):0{-(-total // 4)}x}"
+
+
+def unpack_cells(text: str) -> list[int]:
+    """The cells of `pack_cells`."""
+    bits = int(text, 16)
+    return [cell for cell in range(bits.bit_length()) if bits >> cell & 1]

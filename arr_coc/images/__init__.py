@@ -1,0 +1,1 @@
+"""Image files that users hand in: what their headers say, and their pixels."""

@@ -1,0 +1,205 @@
+"""Batched greedy answers of mini: many questions, images of one size, all cells or chosen ones.
+
+B images, R rows (an image with its questions), Q questions of a row, T tokens of a row, L all tokens so far,
+K kept cells.
+
+Chosen cells come two ways: sparse (only they enter the ViT), or dense (the ViT sees all cells, and the chosen tokens,
+merged and DeepStack, go on). Dense rows about one image are encoded once, however many there are.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arr_coc.qwen.batched.forward import (
+    GridTables,
+    PrefixCache,
+    Seen,
+    encode_vision,
+    grid_tables,
+    logits,
+    patchify,
+    run_prefix,
+    run_text,
+    text_start,
+)
+from arr_coc.qwen.cells import CELL
+from arr_coc.qwen.turns import Turns
+
+PREFIX, PADDING = -2, -1  # "turns" of tokens that everybody and nobody sees
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One image, the questions to ask about it, and the cells that may be seen (None: all)."""
+
+    image: np.ndarray  # uint8 [H, W, 3]
+    questions: tuple[str, ...]
+    cells: tuple[int, ...] | None = None
+    encoding: str = "sparse"  # of chosen cells: "sparse" or "dense"
+
+    @property
+    def dense(self) -> bool:
+        """Whether the ViT sees every cell of the image."""
+        return self.cells is None or self.encoding == "dense"
+
+    @property
+    def kept(self) -> int:
+        """Number of visual tokens that the language model sees."""
+        return count_cells(self.image) if self.cells is None else len(self.cells)
+
+
+def count_cells(image: np.ndarray) -> int:
+    """Cells of an image `[H, W, 3]`."""
+    return int(image.shape[0] // CELL * (image.shape[1] // CELL))
+
+
+def _cost(row: Row) -> int:
+    """What a row takes of the memory, in cells that are encoded: all pixels are held until the kept ones are taken."""
+    return max(row.kept, count_cells(row.image) // 8)
+
+
+def alike(rows: Sequence[Row], numbers: Sequence[int], cells: int) -> Iterator[list[int]]:
+    """Numbers of rows that can run together, at most so many cells' worth (or one row) at a time."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number in numbers:
+        row = rows[number]
+        key = (*row.image.shape, row.kept, len(row.questions), row.cells is None)
+        groups.setdefault(key, []).append(number)
+    for members in groups.values():
+        size = max(1, cells // _cost(rows[members[0]]))
+        yield from (members[start : start + size] for start in range(0, len(members), size))
+
+
+def by_image(rows: Sequence[Row], numbers: Sequence[int], cells: int) -> Iterator[list[list[int]]]:
+    """Numbers of rows, a list per image; images of one size, with at most so many cells (or one image) at a time."""
+    sizes: dict[tuple[int, ...], dict[int, list[int]]] = {}
+    for number in numbers:
+        image = rows[number].image
+        sizes.setdefault(image.shape, {}).setdefault(id(image), []).append(number)
+    for images in sizes.values():
+        members = list(images.values())
+        size = max(1, cells // count_cells(rows[members[0][0]].image))
+        yield from (members[start : start + size] for start in range(0, len(members), size))
+
+
+def cut(seen: Seen, image_R: Tensor, cells_RK: Tensor | None) -> Seen:
+    """One row per entry of `image_R`, from all tokens of some images: its cells (None: all), on every level."""
+    taken = (image_R,) if cells_RK is None else (image_R[:, None], cells_RK)
+    return Seen(seen.merged_BKD[taken], [level[taken] for level in seen.deepstack_BKD], cells_RK, seen.grid)
+
+
+class Answerer:
+    """Answers rows with a model on one device; keeps the tables of the grids that it has met."""
+
+    def __init__(self, model: Any, tokenizer: Any, dtype: torch.dtype = torch.float32, most_tokens: int = 96) -> None:
+        self.model, self.dtype, self.most_tokens = model, dtype, most_tokens
+        self.turns = Turns(tokenizer)
+        self.device = model.lm_head.weight.device
+        self._tables: dict[tuple[int, int], GridTables] = {}
+
+    def tables(self, height: int, width: int) -> GridTables:
+        """Tables for a grid of `height` x `width` cells."""
+        if (height, width) not in self._tables:
+            self._tables[height, width] = grid_tables(self.model, height, width, self.device)
+        return self._tables[height, width]
+
+    @torch.no_grad()
+    def answer(self, rows: Sequence[Row], cells_per_batch: int = 0) -> list[list[str]]:
+        """Answers in the order of rows and questions. Rows with the same size and cell count run together.
+
+        `cells_per_batch` bounds the memory; 0 takes what suits the device.
+        """
+        cells = cells_per_batch or (65_536 if self.device.type == "cuda" else 2048)
+        answers: list[list[str]] = [[] for _ in rows]
+        sparse = [number for number, row in enumerate(rows) if not row.dense]
+        for part in alike(rows, sparse, cells):
+            members = [rows[number] for number in part]
+            images = {id(row.image): row.image for row in members}  # questions about one image share its pixels
+            places = {key: place for place, key in enumerate(images)}
+            image_R = torch.tensor([places[id(row.image)] for row in members], device=self.device)
+            seen = self._encode(list(images.values()), image_R, self._cells(members))
+            for number, texts in zip(part, self._answer_group(members, seen), strict=True):
+                answers[number] = texts
+        dense = [number for number, row in enumerate(rows) if row.dense]
+        for members_of in by_image(rows, dense, cells):
+            every = torch.arange(len(members_of), device=self.device)
+            seen = self._encode([rows[numbers[0]].image for numbers in members_of], every, None)
+            image_of = {number: place for place, numbers in enumerate(members_of) for number in numbers}
+            for part in alike(rows, list(image_of), cells):
+                members = [rows[number] for number in part]
+                image_R = torch.tensor([image_of[number] for number in part], device=self.device)
+                seen_R = cut(seen, image_R, self._cells(members))
+                for number, texts in zip(part, self._answer_group(members, seen_R), strict=True):
+                    answers[number] = texts
+        return answers
+
+    def _cells(self, rows: Sequence[Row]) -> Tensor | None:
+        """The cells of some rows, `[R, K]`; None where they see all."""
+        if rows[0].cells is None:
+            return None
+        return torch.tensor([row.cells for row in rows], device=self.device)
+
+    def _encode(self, images: Sequence[np.ndarray], image_R: Tensor, cells_RK: Tensor | None) -> Seen:
+        """What the ViT makes of the images that rows are about: of all cells, or of each row's own."""
+        images_BHWC = torch.from_numpy(np.stack(images)).to(self.device)
+        tables = self.tables(images_BHWC.shape[1] // CELL, images_BHWC.shape[2] // CELL)
+        patches_RN4p = patchify(images_BHWC[image_R], self.dtype)
+        return encode_vision(self.model, patches_RN4p, tables, cells_RK)
+
+    def _answer_group(self, rows: Sequence[Row], seen: Seen) -> list[list[str]]:
+        lead = torch.tensor(self.turns.lead_ids, device=self.device)
+        cache = run_prefix(self.model, seen, lead, self.turns.end_id)
+        prompts = [[self.turns.prompt(text) for text in row.questions] for row in rows]
+        ids = self._greedy(prompts, cache, text_start(seen.grid, len(lead)))
+        return [[self.turns.decode(answer) for answer in row] for row in ids]
+
+    def _greedy(self, prompts: list[list[tuple[int, ...]]], cache: PrefixCache, start: int) -> list[list[list[int]]]:
+        """Token ids of the answers; each ends with the stop token unless `most_tokens` came first."""
+        ids_RT, turns_RT, offsets_RT = (torch.from_numpy(a).to(self.device) for a in _slots(prompts, self.turns.pad_id))
+        rows, questions = len(prompts), len(prompts[0])
+        slot = ids_RT.shape[1] // questions
+        lengths_RQ = torch.tensor([[len(p) for p in row] for row in prompts], device=self.device)
+        numbers_RQ = torch.arange(questions, device=self.device).expand(rows, -1)
+        columns_RL = turns_RT.new_full((rows, cache[0][0].shape[2]), PREFIX)
+        causal = torch.ones(ids_RT.shape[1], ids_RT.shape[1], dtype=torch.bool, device=self.device).tril()
+        same = (turns_RT[:, :, None] == turns_RT[:, None, :]) & causal
+        mask = torch.cat([same.new_ones(rows, same.shape[1], columns_RL.shape[1]), same], dim=2)[:, None]
+        hidden = run_text(self.model, ids_RT, start + offsets_RT, mask, cache, grow=True)
+        columns_RL = torch.cat([columns_RL, turns_RT], dim=1)
+        last_RQ = numbers_RQ * slot + lengths_RQ - 1
+        hidden = hidden.gather(1, last_RQ[..., None].expand(-1, -1, hidden.shape[2]))
+        found: list[Tensor] = []
+        done = torch.zeros_like(numbers_RQ, dtype=torch.bool)
+        for step in range(self.most_tokens):
+            token = logits(self.model, hidden, self.dtype).argmax(-1)
+            token = token.masked_fill(done, self.turns.stop_id)
+            found.append(token)
+            done = done | (token == self.turns.stop_id)
+            if bool(done.all()):
+                break
+            columns_RL = torch.cat([columns_RL, numbers_RQ], dim=1)
+            mask = (columns_RL[:, None] == PREFIX) | (columns_RL[:, None] == numbers_RQ[:, :, None])
+            positions = start + lengths_RQ + step
+            hidden = run_text(self.model, token, positions, mask[:, None], cache, grow=True)
+        return torch.stack(found, dim=2).tolist()
+
+
+def _slots(prompts: list[list[tuple[int, ...]]], pad_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(ids, turns, offsets), each [R, T]: every prompt in a slot of equal width, padded on the right."""
+    slot = max(len(p) for row in prompts for p in row)
+    shape = (len(prompts), len(prompts[0]), slot)
+    ids = np.full(shape, pad_id, np.int64)
+    turns = np.full(shape, PADDING, np.int64)
+    offsets = np.zeros(shape, np.int64)
+    for r, row in enumerate(prompts):
+        for q, prompt in enumerate(row):
+            ids[r, q, : len(prompt)] = prompt
+            turns[r, q, : len(prompt)] = q
+            offsets[r, q, : len(prompt)] = np.arange(len(prompt))
+    flat = (len(prompts), len(prompts[0]) * slot)
+    return ids.reshape(flat), turns.reshape(flat), offsets.reshape(flat)

@@ -1,0 +1,198 @@
+"""FastRunner: select, see, prefill, decode over recordings, one request at a time.
+
+B rows, I images, N cells, K slots of an image, V = I * K, E = 1 + DeepStack levels, D width, T new tokens.
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arr_coc.config import Keep
+from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.encoding import cells_of
+from arr_coc.qwen.graphs.buckets import budget_bucket, capacity_bucket, text_bucket
+from arr_coc.qwen.graphs.deciding import Chosen, decide, everything
+from arr_coc.qwen.graphs.layout import Layout, NotFast, Prompt, plan, read_prompt, text_lengths, visual_lengths
+from arr_coc.qwen.graphs.picking import Picking, Rows
+from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recording, Recordings, Rerunner, Tensors
+from arr_coc.qwen.graphs.stages import Stages
+from arr_coc.qwen.positions import find_question, samples_of_images, token_types
+from arr_coc.qwen.preparing import Preparer
+from arr_coc.records import NOT_FINITE
+from arr_coc.timing import Stopwatch
+
+MOST_SHARE = 0.25  # of a GPU's memory, at most, for recordings
+MOST_BYTES_CPU = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request as the processor makes it, on any device."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    pixel_values: Tensor
+    image_grid_thw: Tensor
+    keeps: list[Keep]  # one checked dial per row
+    question_mask: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FastResult:
+    """What came of a request."""
+
+    new_BT: Tensor  # new tokens on the host, padded after a row's end
+    first_logits_BV: Tensor  # of the first new token, fp32, on the device
+    images: list[list[ImageSelection]]  # per row, per image
+    timings_ms: dict[str, float]
+    """select, vision, prefill, ttft (their sum), wall_ttft (until the token is on the host), decode (per token)."""
+
+
+class FastRunner:
+    """Serves requests of one stock model. Recordings stay for the next request; their memory is bounded."""
+
+    def __init__(
+        self,
+        model: Any,
+        recorder: Recorder | None = None,
+        most_bytes: int | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self.model, self.device, self.compiled = model, model.lm_head.weight.device, compiled
+        on_gpu = self.device.type == "cuda"
+        if recorder is None:
+            recorder = CudaRecorder(self.device) if on_gpu else Rerunner()
+        if most_bytes is None:
+            most_bytes = int(torch.cuda.mem_get_info(self.device)[1] * MOST_SHARE) if on_gpu else MOST_BYTES_CPU
+        self.recordings = Recordings(recorder, most_bytes)
+        self.stages = Stages(model, self.recordings, compiled)
+        self._made_for: tuple[Any, ...] = ()
+        self._lock = threading.RLock()
+
+    @torch.no_grad()
+    def run(self, settings: Preparer, job: Job, picking: Picking, streamer: Any = None) -> FastResult:
+        """Answer a request. Raises NotFast, before anything was streamed, where the plain path must be taken."""
+        with self._lock, torch.autocast(self.device.type, enabled=False):
+            self._check_weights(settings)
+            started = time.perf_counter()
+            stopwatch = Stopwatch(self.device)
+            prompt = self._read(settings, job)
+            pixels = self.stages.put(job.pixel_values)
+            chosen, features = self._choose_and_see(settings, prompt, job.keeps, pixels, stopwatch)
+            with stopwatch.part("prefill"):
+                layout, decoder, said = self._prefill(settings, prompt, chosen, features, picking)
+            first_logits = said["logits"].clone()
+            token = said["token"] if picking.warpers is None else picking.pick(first_logits)
+            rows = Rows(picking, job.input_ids.cpu())
+            first = token.tolist()
+            wall_ms = 1e3 * (time.perf_counter() - started)
+            strategies = chosen.strategies()
+            if any(NOT_FINITE in codes for codes in strategies.values()):
+                raise NotFast("the scores were not finite")
+            if streamer is not None:
+                streamer.put(rows.prompt_BL)
+            _show(streamer, rows.add(first))
+            with stopwatch.part("decode"):
+                self._decode(decoder, layout, token, rows, streamer)
+            if streamer is not None:
+                streamer.end()
+            timings = _timings(stopwatch, len(rows.steps), wall_ms)
+            return FastResult(rows.new_BT, first_logits, chosen.explain(prompt, strategies), timings)
+
+    def _check_weights(self, settings: Preparer) -> None:
+        """Recordings read weights where they lay: if weights were moved or the selector exchanged, they are void."""
+        language, visual = self.model.model.language_model, self.model.model.visual
+        some = [self.model.lm_head, language.layers[0].self_attn.q_proj, language.layers[-1].mlp.down_proj]
+        some += [visual.blocks[0].attn.qkv, visual.blocks[-1].mlp.linear_fc2]
+        own = next(iter(settings.selector.parameters()), None)
+        now = (*(one.weight.data_ptr() for one in some), id(settings.selector), None if own is None else own.data_ptr())
+        if now != self._made_for:
+            self.recordings.clear()
+            self._made_for = now
+
+    def _read(self, settings: Preparer, job: Job) -> Prompt:
+        """The prompts on the host."""
+        config = self.model.config
+        ids, mask = job.input_ids.cpu(), job.attention_mask.cpu()
+        grids = cells_of(job.image_grid_thw.cpu(), config.vision_config.spatial_merge_size)
+        asked = job.question_mask
+        asked = find_question(ids, mask, config, settings.chat) if asked is None else asked.cpu()
+        return read_prompt(ids, mask, asked, grids, samples_of_images(token_types(ids, config), grids))
+
+    def _choose_and_see(
+        self, settings: Preparer, prompt: Prompt, keeps: list[Keep], pixels: Tensor, stopwatch: Stopwatch
+    ) -> tuple[Chosen, Tensor]:
+        """The kept cells, and the visual tokens of their slots `[E, V, D]`."""
+        if settings.encoding == "sparse" and not all(keep == 1.0 for keep in keeps):
+            with stopwatch.part("select"):
+                chosen = decide(self.stages, settings, prompt, keeps, pixels, None)
+            with stopwatch.part("vision"):
+                return chosen, self._see(prompt, chosen, pixels)
+        whole = everything(self.stages, prompt)
+        with stopwatch.part("vision"):
+            features = self._see(prompt, whole, pixels)
+        if all(keep == 1.0 for keep in keeps):
+            return whole, features
+        with stopwatch.part("select"):
+            chosen = decide(self.stages, settings, prompt, keeps, pixels, features)
+        with stopwatch.part("vision"):
+            first_I1 = self.stages.put(torch.arange(len(prompt.grids)).unsqueeze(1) * whole.slots)
+            return chosen, features.index_select(1, (first_I1 + chosen.cells_IK).flatten())
+
+    def _see(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor) -> Tensor:
+        """One call of the ViT over the chosen windows of all images."""
+        window = self.model.config.vision_config.spatial_merge_size**2
+        cells_I = torch.tensor([height * width for height, width in prompt.grids])
+        if chosen.mask_IK is None and chosen.slots == int(cells_I.max()):
+            rows_IPx = pixels_Rx.view(len(prompt.grids), -1, pixels_Rx.shape[1])
+        else:
+            first_I11 = self.stages.put((cells_I.cumsum(0) - cells_I).view(-1, 1, 1) * window)
+            index = first_I11 + chosen.cells_IK.unsqueeze(-1) * window + torch.arange(window, device=self.device)
+            rows_IPx = pixels_Rx.index_select(0, index.flatten()).view(len(prompt.grids), -1, pixels_Rx.shape[1])
+        grid_I2 = self.stages.put(torch.tensor(prompt.grids))
+        return self.stages.see(rows_IPx, chosen.cells_IK, grid_I2, chosen.mask_IK)
+
+    def _prefill(
+        self, settings: Preparer, prompt: Prompt, chosen: Chosen, features: Tensor, picking: Picking
+    ) -> tuple[Layout, Recording | None, Tensors]:
+        """The layout, the step that goes on from it, and what the prompts gave."""
+        image_id, policy = int(self.model.config.image_token_id), settings.config.position_policy
+        visual = budget_bucket(max(visual_lengths(prompt, chosen.counts_I)))
+        length = visual + text_bucket(max(text_lengths(prompt, image_id)))
+        layout = plan(prompt, chosen.counts_I, chosen.slots, length, image_id, policy)
+        capacity = capacity_bucket(length + picking.most)
+        decoder = self.stages.decoder(len(prompt.rows), capacity) if picking.most > 1 else None
+        widths = torch.tensor([width for _, width in prompt.grids]).repeat_interleave(chosen.slots)
+        places = (chosen.cells_IK.flatten(), self.stages.put(widths))
+        return layout, decoder, self.stages.prefill(layout, features, *places, capacity, policy)
+
+    def _decode(self, decoder: Recording | None, layout: Layout, token: Tensor, rows: Rows, streamer: Any) -> None:
+        """Go on from the first token until every row has ended; the host reads one token per row and step."""
+        given = {
+            "token": token,
+            "position": self.stages.put(layout.next_B),
+            "length": self.stages.put(layout.lengths_B),
+        }
+        sampling = rows.picking.warpers is not None
+        while not rows.finished:
+            assert decoder is not None
+            said = decoder(**given)
+            token = rows.picking.pick(said["logits"]) if sampling else said["token"]
+            given = {"token": token} if sampling else {}
+            _show(streamer, rows.add(token.tolist()))
+
+
+def _show(streamer: Any, tokens_B: Tensor) -> None:
+    if streamer is not None:
+        streamer.put(tokens_B)
+
+
+def _timings(stopwatch: Stopwatch, tokens: int, wall_ms: float) -> dict[str, float]:
+    parts = stopwatch.milliseconds()
+    made = {name: parts.get(name, 0.0) for name in ("select", "vision", "prefill")}
+    decode = parts.get("decode", 0.0) / max(1, tokens - 1)
+    return {**made, "ttft": sum(made.values()), "wall_ttft": wall_ms, "decode": decode}

@@ -1,0 +1,172 @@
+"""The stages of a request as recordings: each finds its recording by its sizes, or has it made, and runs it.
+
+B rows, M places of a prompt, S places of the cache, I images, K slots of an image, V = I * K, G images of one grid,
+E = 1 + DeepStack levels, D language-model width.
+"""
+
+import logging
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from arr_coc.qwen.glance import glance_grid, glance_maps
+from arr_coc.qwen.graphs.layout import Grid, Layout
+from arr_coc.qwen.graphs.recording import Function, Recording, Recordings, Tensors
+from arr_coc.qwen.graphs.seeing import last_hidden, see
+from arr_coc.qwen.graphs.selecting import as_judgement, as_tensors, choose_padded, judge_canvas, tables_of
+from arr_coc.qwen.graphs.speaking import Cache, axis_of_frequency, places_of, prefill, step
+
+logger = logging.getLogger(__name__)
+
+
+def fused(function: Function, tensors: Tensors) -> Function:
+    """The function with its small kernels made one where possible; as it is where this machine cannot compile."""
+    compiled: Function = torch.compile(function, fullgraph=True, dynamic=False)
+    try:
+        compiled(tensors)
+    except Exception as error:  # a compiler, its cache or a C compiler may be missing in any way
+        logger.warning("the selector runs without being compiled: %s", str(error).strip().splitlines()[0])
+        return function
+    return compiled
+
+
+class Stages:
+    """The stages of one stock model. `compiled` fuses the selector's many small kernels, once per grid and batch."""
+
+    def __init__(self, model: Any, recordings: Recordings, compiled: bool = False) -> None:
+        self.model, self.recordings, self.compiled = model, recordings, compiled
+        self.visual = model.model.visual
+        self.device = model.lm_head.weight.device
+        axes = axis_of_frequency(model.model.language_model.rotary_emb)
+        self.axis_f = torch.tensor(axes, device=self.device)
+        self._caches: WeakValueDictionary[tuple[int, int], Cache] = WeakValueDictionary()
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """To the device without waiting for it."""
+        return tensor.to(self.device, non_blocking=True)
+
+    # ---------------------------------------------------------------- choosing
+
+    def glance(self, rows_GPx: Tensor, grid: Grid) -> Tensor:
+        """What the ViT makes of the small images, `[G, X, H, W]`; `rows_GPx` are their patches."""
+        merge = self.visual.spatial_merge_size
+        small = glance_grid(grid, self.visual.patch_size * merge)
+        images = rows_GPx.shape[0]
+
+        def make() -> tuple[Function, Tensors]:
+            cells_IK = torch.arange(small[0] * small[1], device=self.device).expand(images, -1).contiguous()
+            grid_I2 = torch.tensor([small] * images, device=self.device)
+
+            def run(tensors: Tensors) -> Tensors:
+                hidden = last_hidden(self.visual, tensors["rows"], tensors["cells"], tensors["grid"])
+                return {"maps": glance_maps(hidden, small, merge, grid)}
+
+            return run, {"rows": rows_GPx.to(self.visual.dtype), "cells": cells_IK, "grid": grid_I2}
+
+        return self.recordings.get(("glance", grid, images), make)(rows=rows_GPx)["maps"]
+
+    def judge(self, selector: Any, grid: Grid, tensors: Tensors, slots: int | None = None) -> Tensors:
+        """The ARR-COC layer's judgement of pooled images: `canvas`, `question`, `asked`, and `glance` if it has one.
+
+        Where budgets are known (`k`, and their `slots`), the choice comes with it.
+        """
+        words = self.model.get_input_embeddings().weight
+        key = ("judge", grid, *tensors["question"].shape, slots)
+
+        def run(given: Tensors) -> Tensors:
+            judgement = judge_canvas(selector, words, given)
+            if slots is None:
+                return as_tensors(judgement) | {"automatic": selector.automatic_budget(judgement)}
+            return as_tensors(judgement) | choose_padded(selector, judgement, given["k"], slots)
+
+        def make() -> tuple[Function, Tensors]:
+            return fused(run, tensors) if self.compiled else run, tensors
+
+        return self.recordings.get(key, make, tables_of(grid, self.device))(**tensors)
+
+    def choose(self, selector: Any, grid: Grid, judged: Tensors, k_G: Tensor, slots: int) -> Tensors:
+        """The kept cells of images of one grid."""
+        given = {name: judged[name] for name in ("relevance", "weights", "tensions", "mass")} | {"k": k_G}
+
+        def make() -> tuple[Function, Tensors]:
+            return lambda tensors: choose_padded(selector, as_judgement(tensors), tensors["k"], slots), given
+
+        key = ("choose", grid, k_G.shape[0], slots)
+        return self.recordings.get(key, make, tables_of(grid, self.device))(**given)
+
+    # ---------------------------------------------------------------- encoding
+
+    def see(self, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor, mask_IK: Tensor | None) -> Tensor:
+        """Visual tokens of all slots `[E, V, D]`; the mask is left out where every slot is real."""
+        given = {"rows": rows_IPx, "cells": cells_IK, "grid": grid_I2}
+        if mask_IK is not None:
+            given["mask"] = mask_IK
+
+        def make() -> tuple[Function, Tensors]:
+            def run(tensors: Tensors) -> Tensors:
+                rows, cells, grid = tensors["rows"], tensors["cells"], tensors["grid"]
+                return {"features": see(self.visual, rows, cells, grid, tensors.get("mask"))}
+
+            return run, given | {"rows": rows_IPx.to(self.visual.dtype)}
+
+        key = ("see", *cells_IK.shape, mask_IK is not None)
+        return self.recordings.get(key, make)(**given)["features"]
+
+    # ---------------------------------------------------------------- speaking
+
+    def cache(self, batch: int, capacity: int) -> Cache:
+        """The cache of that size. It lives as long as a recording that uses it."""
+        found = self._caches.get((batch, capacity))
+        if found is None:
+            found = self._caches[batch, capacity] = Cache.empty(self.model, batch, capacity)
+        return found
+
+    def prefill(
+        self, layout: Layout, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor, capacity: int, policy: str
+    ) -> Tensors:
+        """Run the prompts: `logits` and the most likely `token` of each row."""
+        batch, length = layout.ids_BM.shape
+        cache = self.cache(batch, capacity)
+        given = {
+            "ids": self.put(layout.ids_BM),
+            "visual": self.put(layout.visual_BM),
+            "base": self.put(layout.base_BM),
+            "lengths": self.put(layout.lengths_B),
+            "features": features_EVD,
+            "cells": cells_V,
+            "widths": width_V,
+        }
+
+        def make() -> tuple[Function, Tensors]:
+            def run(t: Tensors) -> Tensors:
+                places_3BM = places_of(t["base"], t["visual"], t["cells"], t["widths"], policy)
+                sequence = (t["ids"], t["visual"], places_3BM, t["lengths"])
+                logits = prefill(self.model, cache, self.axis_f, *sequence, t["features"])
+                return {"logits": logits, "token": logits.argmax(-1)}
+
+            return run, given
+
+        key = ("prefill", batch, length, features_EVD.shape[1], capacity, policy)
+        return self.recordings.get(key, make, cache)(**given)
+
+    def decoder(self, batch: int, capacity: int) -> Recording:
+        """One step: reads `token`, `position` and `length`, and moves them on to the most likely next token.
+
+        Have it before the prefill: making it writes to the cache.
+        """
+        cache = self.cache(batch, capacity)
+
+        def make() -> tuple[Function, Tensors]:
+            def run(t: Tensors) -> Tensors:
+                logits = step(self.model, cache, self.axis_f, t["token"], t["position"], t["length"])
+                t["token"].copy_(logits.argmax(-1))
+                t["position"].add_(1)
+                t["length"].add_(1)
+                return {"logits": logits, "token": t["token"]}
+
+            zeros = torch.zeros(batch, dtype=torch.long, device=self.device)
+            return run, {"token": zeros, "position": zeros, "length": zeros}
+
+        return self.recordings.get(("decode", batch, capacity), make, cache)

@@ -1,0 +1,1 @@
+"""Methods of the field, one file a paper, written from their specifications."""

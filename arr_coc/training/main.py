@@ -1,0 +1,125 @@
+"""Training of a selector in three stages, from nothing or from an earlier adapter.
+
+    arr-coc train selector --stage 1 --out runs/stage1
+    arr-coc train selector --stage 3 --init-from runs/stage1 --out runs/stage3
+    accelerate launch --multi_gpu --num_processes 2 -m arr_coc train selector --stage 1 --out runs/stage1
+
+(`--multi_gpu` makes Accelerate start several processes, on a machine with CPUs alone as well; `--cpu` starts one.)
+`--out` receives the adapter and `metrics.jsonl`; the same command goes on from the newest complete checkpoint there:
+bit for bit with `--steps` on a CPU, with what is left of the time with `--seconds`.
+"""
+
+import argparse
+import dataclasses
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arr_coc.training.checkpoints import newest_checkpoint, resumable
+from arr_coc.training.config import SelectorTrainConfig, read_selector_config
+from arr_coc.training.making import make_learner
+from arr_coc.training.progress import Clock, Report
+from arr_coc.training.run import NotFinite, Places, Run
+from arr_coc.training.team import Team
+
+__all__ = ["NotFinite", "Places", "Stop", "train_selector"]
+
+AGAIN = 1.0  # seconds between two presses of Ctrl-C; a launcher may pass on one press as several
+
+
+class Stop:
+    """Whether somebody pressed Ctrl-C: the step in hand is finished and saved. A second press does not wait."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._first = 0.0
+        self._before: Any = None
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _ask(self, *_: object) -> None:
+        now = time.monotonic()
+        if self.asked and now - self._first > AGAIN:
+            raise KeyboardInterrupt
+        if not self.asked:
+            self.asked, self._first = True, now
+
+
+def train_selector(
+    config: SelectorTrainConfig, places: Places, say: Callable[[str], None] = print, device: str | None = None
+) -> dict[str, Any]:
+    """Train by `config`; returns the last evaluation. Goes on from the newest complete checkpoint, if any.
+
+    Ctrl-C saves and then raises KeyboardInterrupt. A loss that is not finite raises NotFinite.
+    """
+    launched = time.monotonic()
+    team = Team(device)
+    if team.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    resumed = newest_checkpoint(places.checkpoints)
+    state = resumable(resumed, config) if resumed else {"trained": 0.0}
+    torch.manual_seed(config.seed)
+    made = make_learner(config, places.init_from, team.device, say if team.is_main else _silent)
+    report = Report(places.out, say) if team.is_main else None
+    run = Run(config, places, team, made, Clock(config, launched, state["trained"]), report)
+    if resumed:
+        run.restore(resumed, state)
+    count = sum(parameter.numel() for parameter in made.names)
+    run.tell(
+        f"{count:,} parameters learn on {team.device.type} x {team.count}, from step {run.step}",
+        parameters=count,
+        processes=team.count,
+        config=dataclasses.asdict(config),
+    )
+    with Stop() as stop:
+        stopped = run.go(stop)
+        run.save()
+    found = run.finish()
+    team.end()
+    if stopped:
+        raise KeyboardInterrupt
+    return found
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+def main() -> None:
+    """`python -m arr_coc.training.main`, for machines without the command line's libraries."""
+    parser = argparse.ArgumentParser(description="Train a selector.")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the adapter, metrics and checkpoints")
+    parser.add_argument("--config", type=Path, help="JSON file with settings of SelectorTrainConfig")
+    parser.add_argument("--init-from", type=Path, help="start from the adapter in this folder")
+    parser.add_argument("--stage", type=int)
+    parser.add_argument("--model", help="mini, a folder, or shape:qwen3-vl-2b")
+    parser.add_argument("--seconds", type=float, help="time budget of training, start-up included")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--strategy", help="stage 2: score, straight_through, gumbel or reinforce")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--seed", type=int)
+    a = vars(parser.parse_args())
+    places = Places(a.pop("out"), a.pop("init_from"))
+    try:
+        train_selector(read_selector_config(a.pop("config"), **a), places, lambda line: print(line, flush=True))
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What a selector's training is made of: the model, the layer on it, what of them learns, and the optimizer."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from arr_coc.config import CELL, ARRCOCConfig
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.adapting import ADAPTED, DELTA_FILE, LORA_CONFIG, adapt, enable_checkpointing, load_adapted
+from arr_coc.qwen.loading import find_adapter, load_stock, pick_dtype, resolve
+from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.qwen.processor import load_processor
+from arr_coc.qwen.shapes import build_shape
+from arr_coc.qwen.storage import load_adapter
+from arr_coc.selectors import ARRCOCSelector
+from arr_coc.training.config import SelectorTrainConfig
+from arr_coc.training.memory import MemoryEstimate, describe, estimate
+from arr_coc.training.step import AnswerLearner, MapLearner
+from arr_coc.training.strategies import GRADIENT_STRATEGIES, make_strategy
+from arr_coc.training.strategy_selector import StrategySelector
+
+SHAPE = "shape:"  # models of random weights at a real shape, to see whether a run fits
+TEXT_TOKENS, ANSWER_TOKENS = 64, 32  # of a row beside the image, and of those its answer: the longest of scenes
+
+
+@dataclass(frozen=True, slots=True)
+class Makings:
+    """A learner, the model around it, and an optimizer over what learns."""
+
+    owner: ARRCOCQwen
+    learner: nn.Module
+    optimizer: torch.optim.Optimizer
+    names: dict[Tensor, str]  # of the parameters that learn, as in the owner's state_dict
+
+    @property
+    def trained(self) -> set[str]:
+        return set(self.names.values())
+
+    def strategy_state(self) -> dict[str, float]:
+        selector = self.owner.selector
+        return selector.strategy.state() if isinstance(selector, StrategySelector) else {}
+
+    def restore_strategy(self, state: dict[str, float]) -> None:
+        selector = self.owner.selector
+        if isinstance(selector, StrategySelector):
+            selector.strategy.restore(state)
+
+
+def make_learner(
+    config: SelectorTrainConfig, init_from: Path | None, device: torch.device, say: Callable[[str], None]
+) -> Makings:
+    """Load the base, put a fresh layer or that of `init_from` on it, and make ready what the stage trains."""
+    model, processor, base = _load_base(config, device)
+    model.requires_grad_(False)
+    settings, layer = _make_layer(config, model, base, init_from)
+    say(describe(expected_memory(config, model, layer)))
+    owner = ARRCOCQwen(model, settings, layer, processor, selector="arr_coc")
+    if config.stage == 2:
+        adapt(model, config.adapt, rank=config.lora_rank)
+    _go_on_adapting(config, model, init_from)
+    learner: nn.Module
+    if config.stage == 2:
+        if config.checkpointing:
+            enable_checkpointing(model)
+        strategy = make_strategy(config.strategy)
+        owner.config = replace(owner.config, straight_through=strategy.gated, encoding=config.encoding)
+        owner.selector = StrategySelector(ARRCOCSelector(owner.layer), strategy)
+        learner = AnswerLearner(owner.train(), config)
+    else:
+        learner = MapLearner(owner.eval(), config)
+    named = [(name, p) for name, p in owner.named_parameters() if p.requires_grad]
+    own = [p for name, p in named if name.startswith("layer.")]
+    other = [p for name, p in named if not name.startswith("layer.")]
+    groups = [{"params": own, "peak": config.learning_rate}, {"params": other, "peak": config.base_rate}]
+    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=1.0, weight_decay=config.weight_decay)
+    return Makings(owner, learner, optimizer, {p: name for name, p in named})
+
+
+def _go_on_adapting(config: SelectorTrainConfig, model: Any, init_from: Path | None) -> None:
+    """Put what an earlier stage 2 taught the model into it: to go on learning in stage 2, else frozen."""
+    if init_from is None or not (init_from / ADAPTED).is_dir():
+        return
+    folder = init_from / ADAPTED
+    if config.stage == 2:
+        how = "lora"
+        if not (folder / LORA_CONFIG).is_file():
+            with safe_open(str(folder / DELTA_FILE), framework="pt") as file:
+                how = file.metadata()["adapted"]
+        if how != config.adapt:
+            raise ValueError(f"adapt={config.adapt!r}, but the model to start from was adapted with {how!r}: use that")
+    load_adapted(model, folder)
+    if config.stage != 2:
+        model.requires_grad_(False)
+
+
+def _load_base(config: SelectorTrainConfig, device: torch.device) -> tuple[Any, Any, str]:
+    """(stock model, processor, its name)."""
+    dtype = pick_dtype(config.precision, device)
+    if not config.model.startswith(SHAPE):
+        base = find_adapter(config.model)[0]
+        return load_stock(base, device, dtype), load_processor(base), config.model
+    model = build_shape(config.model.removeprefix(SHAPE), device, dtype, config.seed)
+    # Random weights know no words: mini's tokenizer serves, and its marks of an image take the place of Qwen's.
+    marks = AutoConfig.from_pretrained(resolve("mini"))
+    for name in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"):
+        setattr(model.config, name, getattr(marks, name))
+    return model, load_processor(resolve("mini")), config.model
+
+
+def _make_layer(
+    config: SelectorTrainConfig, model: Any, base: str, init_from: Path | None
+) -> tuple[ARRCOCConfig, ARRCOCLayer]:
+    """The adapter to go on from, or a fresh one with the sight that the config asks for."""
+    if init_from is not None:
+        settings, layer = load_adapter(init_from)
+        for name in ("sight", "sight_channels", "glance_channels", "pooling"):
+            if getattr(settings, name) != getattr(config, name):
+                raise ValueError(
+                    f"{name}={getattr(config, name)!r}, but the adapter to start from has {getattr(settings, name)!r}: "
+                    "use its setting, or start from nothing"
+                )
+        return replace(settings, base_model=base), layer
+    settings = ARRCOCConfig(
+        hidden_dim=model.config.text_config.hidden_size,
+        sight=config.sight,
+        sight_channels=config.sight_channels,
+        glance_channels=config.glance_channels,
+        glance_dim=model.config.vision_config.hidden_size if config.sight == "glance" else 0,
+        pooling=config.pooling,
+        base_model=base,
+    )
+    return settings, ARRCOCLayer.from_config(settings)
+
+
+def expected_memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer) -> MemoryEstimate:
+    """What the run will need at its largest batch."""
+    drawn = config.data == "scenes"
+    width, height, _ = max(config.sizes, key=lambda size: size[0] * size[1])
+    return estimate(
+        model.config,
+        how=config.adapt if config.stage == 2 else "none",
+        stage=config.stage,
+        batch=config.rows_of((height // CELL, width // CELL)) if drawn else config.examples,
+        image_side=max(width, height) if drawn else config.longest_side,
+        keep=float(config.keeps[1]),
+        text_tokens=TEXT_TOKENS,
+        dtype=model.dtype,
+        checkpointing=config.checkpointing,
+        selector_parameters=sum(p.numel() for p in layer.parameters()),
+        encoding=config.encoding,
+        gated=GRADIENT_STRATEGIES[config.strategy].gated,
+        answer_tokens=ANSWER_TOKENS,
+        rank=config.lora_rank,
+        accumulate=config.accumulate > 1,
+        questions_per_image=config.questions if drawn else 1,
+        sight=config.sight,
+        glance_channels=config.glance_channels,
+    )
+
+
+def rate_groups(optimizer: torch.optim.Optimizer, config: SelectorTrainConfig, step: int, progress: float) -> None:
+    """Set the learning rates: linear warm-up over steps times a cosine over progress."""
+    cosine = 0.5 + 0.5 * math.cos(math.pi * min(1.0, progress))
+    level = config.final_rate + (1 - config.final_rate) * cosine
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * min(1.0, (step + 1) / max(1, config.warmup_steps)) * level

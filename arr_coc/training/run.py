@@ -1,0 +1,253 @@
+"""The loop of a selector's training: batches in; steps, checkpoints and evaluations out."""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from arr_coc.qwen.adapting import ADAPTED, save_adapted, weights_hash
+from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.qwen.storage import save_adapter
+from arr_coc.training.checkpoints import (
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+    told_if_not_saved,
+)
+from arr_coc.training.config import SelectorTrainConfig
+from arr_coc.training.data import Every, Group, stream_batches
+from arr_coc.training.learning import BadStep, Learning, Means
+from arr_coc.training.making import Makings
+from arr_coc.training.progress import Clock, Report
+from arr_coc.training.sources import LeftOut, make_data
+from arr_coc.training.team import Team
+from arr_coc.training.watching import Watcher
+
+BAD_BATCH = "bad-batch.json"
+LOWER = "start anew with a lower learning_rate"
+
+
+class NotFinite(ValueError):
+    """A loss or a weight that is not a number: the run has stopped, and what it was made from is written down."""
+
+
+class Asked(Protocol):
+    """Whether somebody asked the run to stop."""
+
+    asked: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Places:
+    """Folders of a run."""
+
+    out: Path
+    init_from: Path | None = None
+    """Folder of an adapter to start from; None: a fresh one."""
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.out / "checkpoints"
+
+
+class Due:
+    """Whether more than so many seconds have passed since the last time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.since = seconds, time.monotonic()
+
+    def __call__(self) -> bool:
+        return time.monotonic() - self.since > self.seconds
+
+    def again(self) -> None:
+        self.since = time.monotonic()
+
+
+class Run:
+    """One training run in this process: where it stands, and what it needs to go on."""
+
+    def __init__(
+        self,
+        config: SelectorTrainConfig,
+        places: Places,
+        team: Team,
+        made: Makings,
+        clock: Clock,
+        report: Report | None,
+    ) -> None:
+        """`report` is None in all processes but the main one."""
+        self.config, self.places, self.team, self.made = config, places, team, made
+        self.clock, self.report = clock, report
+        self.step = 0  # optimizer steps so far
+        self.taken = 0  # batches so far, those of all processes together: the position in the data
+        self.rows = 0  # questions of this process since the last line about them
+        self.base = self._hash_base()
+        self.learning = Learning(config, team, made)
+        self.data = make_data(config, made.owner, self.tell)
+        self.watcher = Watcher(made.owner, self.data.held, places.out)
+        self.left_out = LeftOut(self.data, config.max_broken, self.tell)
+        if team.is_main:
+            self.left_out.list_rows(places.out)
+        for group in self.data.held:
+            self.left_out.note(group)
+
+    def _hash_base(self) -> str:
+        """Of the model without what learns: stage 2 may put adapters beside its weights."""
+        return weights_hash(self.made.owner.model, skip_adapters=self.config.stage == 2)
+
+    # ---------------------------------------------------------------- the loop
+
+    def go(self, stop: Asked) -> bool:
+        """Steps until the plan is fulfilled or somebody asks to stop; returns whether somebody did."""
+        config, team = self.config, self.team
+        per_step = config.accumulate * team.count
+        left = 10**12 if config.seconds else max(0, config.steps - self.step) * per_step
+        numbers = Every(self.taken, self.taken + left, team.count, team.index)
+        stream = stream_batches(self.data.batches, numbers, config.workers, pin=team.device.type == "cuda")
+        log, look, save = Due(config.log_every), Due(config.evaluate_every), Due(config.checkpoint_every)
+        first = self.step
+        self.clock.start()
+        with contextlib.closing(stream):
+            pairs = zip(numbers, stream, strict=False)
+            while True:
+                progress, stopping = self._agree(stop)
+                if stopping or progress >= 1.0:
+                    return stopping
+                batches = [next(pairs) for _ in range(config.accumulate)]
+                for group in (group for _, batch in batches for group in batch):
+                    self.rows += len(group.examples)
+                    self.left_out.note(group)
+                found = self._learn(batches, progress)
+                self.step, self.taken = self.step + 1, self.taken + per_step
+                if log():
+                    self._log(first, found, time.monotonic() - log.since)
+                    log.again()
+                if config.evaluate_every and look():
+                    self.evaluate()
+                    look.again()
+                if save():
+                    self.save()
+                    save.again()
+
+    def _agree(self, stop: Asked) -> tuple[float, bool]:
+        """Progress by the main process's clock, and whether anyone asked to stop: all leave the loop together."""
+        here = self.clock.progress(self.step) if self.team.is_main else 0.0
+        progress, asked = self.team.sums([here, float(stop.asked)])
+        return progress, asked > 0
+
+    def _learn(self, batches: list[tuple[int, list[Group]]], progress: float) -> Means:
+        """One step. Where it fails, its examples are written down, the state before it is saved, and the run stops."""
+        try:
+            return self.learning.learn(self.step, batches, progress)
+        except BadStep as bad:
+            if self.team.is_main:
+                losses = {name: repr(value) for name, value in bad.found.items()}
+                content = {"step": self.step, "losses": losses, "examples": bad.names}
+                (self.places.out / BAD_BATCH).write_text(json.dumps(content, indent=2) + "\n")
+            self.save()
+            raise NotFinite(
+                f"a loss or its gradient is not finite at step {self.step}: its examples are in {BAD_BATCH}; "
+                f"mend or remove them and repeat the command, or {LOWER}"
+            ) from None
+
+    # ---------------------------------------------------------------- what is said
+
+    def tell(self, line: str, **values: Any) -> None:
+        """A line for people and one for machines, from the main process alone."""
+        if self.report is not None:
+            self.report(line, **values)
+
+    def _log(self, first: int, found: Means, seconds: float) -> None:
+        progress, left = self.clock.progress(self.step), self.clock.seconds_left(self.step, first)
+        pace = self.rows * self.team.count / max(1e-9, seconds)
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in found.items() if value)
+        time_left = f"{left // 60:.0f}:{left % 60:02.0f}"
+        self.tell(
+            f"step {self.step}  {progress:4.0%}  {shown}  {pace:.0f} questions/s  left {time_left}",
+            step=self.step,
+            progress=round(progress, 4),
+            rate=self.made.optimizer.param_groups[0]["lr"],
+            questions_per_second=round(pace, 1),
+            **found,
+        )
+        self.rows = 0
+
+    def evaluate(self) -> dict[str, Any]:
+        """Recall on what was held back, and a picture of the same six examples every time; in the main process."""
+        if self.report is None or not self.watcher.held:
+            return {}
+        found = self.watcher.look(self.step)
+        recalls = ", ".join(f"{value:.3f} at {keep:.0%}" for keep, value in (found["recall"] or {}).items())
+        line = f"recall {recalls or 'unknown'}; auto keeps {found['auto_keep']:.1%}"
+        self.tell(line, step=self.step, held=found)
+        return found
+
+    # ---------------------------------------------------------------- files
+
+    def save(self) -> None:
+        """Full state into the checkpoints, complete or not at all. Weights that are not finite are never saved."""
+        if not self.learning.all_finite():
+            raise NotFinite(
+                f"the weights are not finite at step {self.step} and were not saved: repeat the command to go on from "
+                f"the last checkpoint, or {LOWER}"
+            )
+        if not self.team.is_main:
+            return
+        names = self.made.names
+        groups = {
+            "weights": {name: parameter.detach() for parameter, name in names.items()},
+            "optimizer": optimizer_tensors(self.made.optimizer, names),
+        }
+        state = {
+            "step": self.step,
+            "taken": self.taken,
+            "trained": self.clock.trained(),
+            "strategy": self.made.strategy_state(),
+            "base": self.base,
+            "config": dataclasses.asdict(self.config),
+        }
+        save_checkpoint(self.places.checkpoints, self.step, groups, state)
+
+    def restore(self, checkpoint: Path, state: dict[str, Any]) -> None:
+        """Put a checkpoint back. Random numbers have no state: they depend on the seed and the batch's number alone."""
+        if state["base"] != self.base:
+            raise ValueError("the model's own weights are not those that this run began with: give the same model")
+        groups, _ = load_checkpoint(checkpoint, self.team.device)
+        different = set(self.made.names.values()) ^ set(groups["weights"])
+        assert not different, f"checkpoint and model do not both have {sorted(different)[:3]}"
+        with torch.no_grad():
+            for parameter, name in self.made.names.items():
+                parameter.copy_(groups["weights"][name])
+        restore_optimizer(self.made.optimizer, self.made.names, groups["optimizer"])
+        self.made.restore_strategy(state["strategy"])
+        self.step, self.taken = int(state["step"]), int(state["taken"])
+
+    def finish(self) -> dict[str, Any]:
+        """Proof that the base is as it was, the adapter into the run's folder, and a last evaluation."""
+        config, owner = self.config, self.made.owner
+        if config.stage != 2 or config.adapt in ("none", "lora"):
+            after = self._hash_base()
+            if after != self.base:
+                raise RuntimeError("the model's own weights have changed, though this stage must not touch them")
+            self.tell(f"base unchanged, sha256 {after[:16]}", base_unchanged=True, base_sha256=after)
+        if not self.team.is_main:
+            return {}
+        with told_if_not_saved("the adapter"):
+            settings = dataclasses.replace(owner.config, trained=True, straight_through=False)
+            save_adapter(self.places.out, settings, owner.layer)
+            self._save_adapted(owner)
+        return self.evaluate()
+
+    def _save_adapted(self, owner: ARRCOCQwen) -> None:
+        """What the model itself has learned, in this stage 2 or in the one that this run started from."""
+        config, folder = self.config, self.places.out / ADAPTED
+        if config.stage == 2 and config.adapt != "none":
+            save_adapted(owner.model, config.adapt, folder)
+        elif self.places.init_from is not None and (self.places.init_from / ADAPTED).is_dir():
+            shutil.copytree(self.places.init_from / ADAPTED, folder, dirs_exist_ok=True)

@@ -1,0 +1,1 @@
+"""Figures and pages of the documentation, made from results and from the code."""

@@ -1,0 +1,123 @@
+"""Write the figures of results/*.json into README.md and docs/, between their markers, after every change of a result.
+
+python -m studies.figures.write            write
+python -m studies.figures.write --check    exit with 1 if something would change
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from studies.figures.field import equal_table, field_table
+from studies.figures.selector import selector_aims, selector_table, study_tables
+from studies.figures.speed import ask_line, equality_line, headline, speed_aims, speed_fit, speed_growth, speed_table
+from studies.figures.table import as_table
+
+ROOT = Path(__file__).parent.parent
+TESTS = {
+    "overall": "512 px, new scenes",
+    "reading": "of these, reading",
+    "px1024": "1024 px",
+    "unseen": "a font, wordings and layouts never trained",
+    "sparse25": "25 % of the tokens: the evidence and an even grid, encoded sparse",
+    "sparse25_distractors": "the same with the distractors as far as they fit",
+    "blind": "control: a blank image",
+    "shuffled": "control: another scene's image",
+}
+
+
+def percent(figure: dict[str, Any]) -> str:
+    low, high = figure["ci95"]
+    return f"{figure['accuracy']:.1%} | {low:.1%} to {high:.1%} | {figure['n']:,}"
+
+
+def mini_table(results: dict[str, Any]) -> str:
+    rows = [f"| {label} | {percent(results[key])} |" for key, label in TESTS.items() if key in results]
+    families = ", ".join(f"{name.replace('_', ' ')} {one['accuracy']:.0%}" for name, one in results["families"].items())
+    return "\n".join(
+        [
+            "| mini, dense unless it says otherwise | exact answers | 95 % interval | questions |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"By family: {families}. The most frequent answer of each family: {results['overall']['majority']:.0%}.",
+            weak_spots(results),
+        ]
+    )
+
+
+def weak_spots(results: dict[str, Any]) -> str:
+    """What mini still does badly, where it is under 0.8."""
+    places = {"512 px": results, "1024 px": results["px1024"], "never trained": results["unseen"]}
+    found = [
+        f"{name.replace('_', ' ')} {one['accuracy']:.1%} ({place})"
+        for place, part in places.items()
+        for name, one in part["families"].items()
+        if one["accuracy"] < 0.8
+    ]
+    return f"Families under 80 %: {', '.join(found) or 'none'}."
+
+
+def mini_aims(results: dict[str, Any]) -> str:
+    lowest = min(results["families"], key=lambda name: results["families"][name]["accuracy"])
+    rows = [
+        ("seen, 512 px", "92 %", f"{results['overall']['accuracy']:.1%}"),
+        ("reading", "88 %", f"{results['reading']['accuracy']:.1%}"),
+        ("every family", "80 %", f"lowest: {lowest}, {results['families'][lowest]['accuracy']:.1%}"),
+        ("1024 px", "85 %", f"{results['px1024']['accuracy']:.1%}"),
+        ("unseen", "80 %", f"{results['unseen']['accuracy']:.1%}"),
+        ("sparse with evidence, of dense", "95 %", f"{results['sparse25']['of_dense']:.1%}"),
+        ("the same with distractors beside it", "-", f"{results['sparse25_distractors']['of_dense']:.1%}"),
+        ("blank image, at most", "35 %", f"{results['blind']['accuracy']:.1%}"),
+        ("another image, at most", "blank + 5", f"{results['shuffled']['accuracy']:.1%}"),
+    ]
+    return "\n".join([*as_table(("", "aim", "reached"), rows), "", weak_spots(results)])
+
+
+def filled(text: str, name: str, table: str) -> str:
+    pattern = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+    assert pattern.search(text), f"no place for the figures of {name}"
+    return pattern.sub(lambda found: found[1] + table + "\n" + found[2], text)
+
+
+# Page -> marker -> what fills it, and the file of results that it is made from.
+PAGES: dict[str, dict[str, tuple[Callable[[dict[str, Any]], str], str]]] = {
+    "README.md": {
+        "headline": (headline, "speed-gpu"),
+        "mini": (mini_table, "mini"),
+        "selector": (selector_table, "selector"),
+        "field": (field_table, "field"),
+        "equal": (equal_table, "equal-tokens"),
+        "speed": (speed_table, "speed-gpu"),
+    },
+    "docs/training-mini.md": {"mini": (mini_aims, "mini")},
+    "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
+    "docs/speed.md": {
+        "aims": (speed_aims, "speed-gpu"),
+        "growth": (speed_growth, "speed-gpu"),
+        "fit": (speed_fit, "speed-gpu"),
+        "equality": (equality_line, "fast-equality"),
+        "ask on a GPU": (ask_line, "speed-gpu-ask"),
+        "ask on a CPU": (ask_line, "speed-cpu"),
+    },
+}
+
+
+def main() -> int:
+    changed = False
+    for page, places in PAGES.items():
+        path = ROOT / page
+        before = after = path.read_text()
+        for name, (make, results) in places.items():
+            after = filled(after, name, make(json.loads((ROOT / "results" / f"{results}.json").read_text())))
+        changed |= after != before
+        if "--check" not in sys.argv[1:]:
+            path.write_text(after)
+    return int(changed and "--check" in sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

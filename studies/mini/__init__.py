@@ -1,0 +1,1 @@
+"""The making of mini: its data, its training, its card."""

@@ -1,0 +1,226 @@
+"""Training batches of mini, drawn on the fly by worker processes.
+
+Batch i depends on the seed, on i and on the progress of the run, on nothing else, so the position in the data
+is one number. Every batch of images is used twice, once dense and once sparse, with different questions where
+there are enough: drawing is the dearest part, and half of the steps are to be sparse.
+
+B images, N cells, K kept cells.
+"""
+
+import os
+import resource
+import shutil
+import warnings
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
+from arr_coc.qwen.turns import Turns
+from arr_coc.scenes import Question, Scene, draw_scene
+from arr_coc.scenes.draft import PLAIN, Draft, Style
+from arr_coc.scenes.fonts import PRACTICE_FILES, PRACTICE_FONTS, load_font
+from arr_coc.scenes.making import lay_scene
+from studies.mini.binding import binding_question
+from studies.mini.config import MiniTrainConfig
+from studies.mini.letters import letter_sheet
+from studies.mini.links import links_of
+from studies.mini.listing import list_question
+from studies.mini.packing import PackedText, pack_row
+from studies.mini.practice import practice_questions
+from studies.mini.targets import CLASSES, dense_targets
+
+USES = ("dense", "sparse")
+SEEDS_PER_BATCH = 4096  # scenes of batch i have the seeds from i * SEEDS_PER_BATCH on
+Batch = dict[str, torch.Tensor]
+
+
+class MiniBatches(Dataset[Batch]):
+    """`batches[i]` is the i-th batch: images, dense targets, per use the text, and for sparse the cells."""
+
+    def __init__(self, config: MiniTrainConfig, turns: Turns, progress: Any | None = None) -> None:
+        """`progress` is a shared number that the loop keeps (runs by the clock); None: by the step."""
+        self.config, self.turns, self.progress = config, turns, progress
+        for font in PRACTICE_FILES if config.style_share else ():
+            load_font(font, 16)  # a missing one is named now, not in every second scene
+
+    def __getitem__(self, index: int) -> Batch:
+        config = self.config
+        rng = np.random.default_rng([config.seed, index])
+        progress = index * len(USES) / config.steps if self.progress is None else float(self.progress.value)
+        sizes = config.sizes_at(progress)
+        shares = np.array([share for _, _, share in sizes])
+        width, height, _ = sizes[int(rng.choice(len(shares), p=shares / shares.sum()))]
+        images = config.batch_images(width, height)
+        grid = (height // CELL, width // CELL)
+        budget = max(1, round(float(rng.choice(config.sparse_shares)) * grid[0] * grid[1]))
+        batch = _Builder(self.config, self.turns, images, grid, budget)
+        first = (config.seed * 1_000_003 + index) * SEEDS_PER_BATCH
+        for row in range(images):
+            sheet = rng.random() < config.sheet_share(progress, width, height)
+            families = config.focus if rng.random() < config.focus_share else None
+            style = _style(rng, config) if config.style_share and rng.random() < config.style_share else PLAIN
+            drawn = _scene(first + row, (width, height), config.crowd(progress), families, sheet, style)
+            batch.add(row, drawn, rng, config.list_share(progress))
+        return batch.tensors()
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A scene with its pixels and, unless it is a sheet of letters, the draft behind it."""
+
+    scene: Scene
+    pixels: np.ndarray
+    draft: Draft | None
+
+
+def _style(rng: np.random.Generator, config: MiniTrainConfig) -> Style:
+    """A style of practice: other fonts in half of the scenes, labels on the other side in half of them."""
+    fonts = PRACTICE_FONTS if rng.random() < 0.5 else ()
+    mirrored = bool(rng.random() < 0.5)
+    return Style(fonts, mirrored, rephrased=config.rephrase_share, layouts=config.practice_layouts)
+
+
+def _scene(
+    seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None, sheet: bool, style: Style
+) -> _Drawn:
+    """Scene and pixels; the next seed where one fails, for a single scene must not end a run of millions."""
+    for attempt in range(5):
+        try:
+            number = seed + attempt * SEEDS_PER_BATCH // 2
+            if sheet:
+                scene = letter_sheet(number, size, style)
+                return _Drawn(scene, draw_scene(scene), None)
+            scene, draft = lay_scene(number, "train", size, None, crowd, families, style)
+            return _Drawn(scene, draw_scene(scene), draft)
+        except Exception as error:
+            warnings.warn(f"scene {seed} at {size} was left out: {error!r}", stacklevel=2)
+            families, sheet, style = None, False, PLAIN
+    raise RuntimeError(f"five scenes after {seed} at {size} failed: see the warnings above")
+
+
+class _Builder:
+    """The arrays of one batch while it fills up."""
+
+    def __init__(self, config: MiniTrainConfig, turns: Turns, images: int, grid: tuple[int, int], budget: int) -> None:
+        height, width = grid
+        self.config, self.turns, self.grid, self.budget = config, turns, grid, budget
+        self.images = np.empty((images, height * CELL, width * CELL, 3), np.uint8)
+        self.targets = np.empty((images, height * width, CLASSES), np.uint8)
+        self.cells = np.empty((images, budget), np.int64)
+        self.text = {use: PackedText.empty(images, config.text_tokens, turns.pad_id) for use in USES}
+
+    def add(self, row: int, drawn: _Drawn, rng: np.random.Generator, listing: float) -> None:
+        self.images[row] = drawn.pixels
+        links = links_of(drawn.draft) if drawn.draft else ()
+        self.targets[row] = dense_targets(drawn.scene.elements, *self.grid, links)
+        order = self._ordered(drawn, rng, listing)
+        dense = pack_row(self.text["dense"], row, order[: self.config.questions], self.turns)
+        left = [q for q in order if q not in dense] + dense  # new questions first
+        searching = self.config.distractor_share > 0 and rng.random() < self.config.distractor_share
+        asked, needed = _within_budget(left, self.config.questions, self.budget, self.grid, searching)
+        if not asked:
+            asked, needed = _within_budget(left, self.config.questions, self.budget, self.grid)
+        pack_row(self.text["sparse"], row, asked, self.turns)
+        self.cells[row] = _fill(needed, self.budget, self.grid, rng)
+
+    def _ordered(self, drawn: _Drawn, rng: np.random.Generator, listing: float) -> list[Question]:
+        """All questions about a scene: a list and pairs first where the dice say so, the others in any order.
+
+        Further pairs come last: the sparse use of a row takes what the dense one left over.
+        """
+        config, draft, questions = self.config, drawn.draft, list(drawn.scene.questions)
+        if draft and config.practice:
+            questions += practice_questions(draft, config.practice, config.practice_most, questions)
+        order = [questions[number] for number in rng.permutation(len(questions))]
+        everything = list_question(drawn.scene, rng) if rng.random() < listing else None
+        first = last = None
+        if draft and config.binding_share and rng.random() < config.binding_share:
+            first, last = binding_question(draft, rng), binding_question(draft, rng)
+        if last == first:
+            last = None
+        return [question for question in (everything, first, *order, last) if question is not None]
+
+    def tensors(self) -> Batch:
+        batch = {
+            "images": torch.from_numpy(self.images),
+            "targets": torch.from_numpy(self.targets),
+            "cells": torch.from_numpy(self.cells),
+        }
+        for use, packed in self.text.items():
+            packed = packed.trimmed()
+            text = np.stack([packed.ids_BT, packed.turns_BT, packed.offsets_BT])
+            batch[f"{use}_text"] = torch.from_numpy(text)
+            batch[f"{use}_answers"] = torch.from_numpy(np.stack([packed.sources_BA, packed.labels_BA]))
+        return batch
+
+
+def _within_budget(
+    questions: Sequence[Question], most: int, budget: int, grid: tuple[int, int], searching: bool = False
+) -> tuple[list[Question], set[int]]:
+    """The first `most` questions whose evidence fits into `budget` cells together, and those cells.
+
+    With `searching` their distractors must fit too, so that the evidence has to be told from them.
+    """
+    asked: list[Question] = []
+    union: set[int] = set()
+    for question in questions:
+        boxes = (*question.evidence, *question.distractors) if searching else question.evidence
+        wider = union | boxes_cells(boxes, *grid)
+        if len(wider) <= budget and len(asked) < most:
+            asked.append(question)
+            union = wider
+    return asked, union
+
+
+def _fill(evidence: set[int], budget: int, grid: tuple[int, int], rng: np.random.Generator) -> list[int]:
+    """Evidence plus other cells, `budget` in all: evenly spread in half of the cases, else at random."""
+    if rng.random() < 0.5:
+        return fill_evenly(evidence, budget, *grid)
+    others = [cell for cell in rng.permutation(grid[0] * grid[1]).tolist() if cell not in evidence]
+    return sorted([*evidence, *others[: budget - len(evidence)]])
+
+
+def batch_stream(batches: MiniBatches, first: int, last: int, pin: bool) -> Generator[Batch, None, None]:
+    """Batches `first` to `last` - 1 in order, made by the configured number of worker processes (0: here)."""
+    workers = batches.config.workers
+    ahead = 2
+    if workers:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every tensor in flight is one open file
+        one = batches.config.cells_per_batch * (CELL * CELL * 3 + CLASSES)
+        free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+        if free < workers * one:
+            raise ValueError(
+                f"/dev/shm has {free >> 20} MB free, {workers} workers need {workers * one >> 20}: "
+                f"give --workers {free // one}, or a smaller cells_per_batch"
+            )
+        if free < 2 * workers * ahead * one:
+            ahead = 1
+    loader = DataLoader(
+        batches,
+        batch_size=None,
+        sampler=range(first, last),
+        num_workers=workers,
+        prefetch_factor=ahead if workers else None,
+        pin_memory=pin,
+        multiprocessing_context="fork" if workers else None,
+    )
+    yield from loader
+
+
+def moved(batch: Batch, device: torch.device, side: Any | None) -> Batch:
+    """`batch` on the device. Copied on the CUDA stream `side`, so that the step before goes on meanwhile."""
+    if side is None:
+        return {name: value.to(device) for name, value in batch.items()}
+    with torch.cuda.stream(side):
+        there = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+    now: Any = torch.cuda.current_stream()
+    now.wait_stream(side)
+    for value in there.values():
+        value.record_stream(now)  # its memory belongs to `side`, but `now` reads it
+    return there

@@ -1,0 +1,1 @@
+"""What the shipped selector is worth, and why."""

@@ -1,0 +1,199 @@
+"""What a selector keeps of scenes, and how much of the evidence is in it.
+
+B images of one grid, R questions about them, H W grid of cells, N = H * W, L question tokens, X width of the ViT,
+G channels of sight.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arr_coc.config import Keep, tokens_to_keep
+from arr_coc.evaluation.asked import SPREAD, Asked
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.batched.answering import count_cells
+from arr_coc.qwen.cells import CELL, boxes_cells
+from arr_coc.qwen.glance import glance
+from arr_coc.qwen.turns import Turns
+from arr_coc.records import Judgement, Question, TexturePyramid
+from arr_coc.texture import texture_pyramid
+from arr_coc.timing import Stopwatch
+
+CELLS_AT_ONCE = {"cuda": 262_144, "cpu": 8192}  # cells of all questions of a batch: bounds the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was kept for one question."""
+
+    image: int  # number of the scene: the cluster of the statistics
+    question: int  # number of the question of that scene
+    family: str
+    difficulty: str
+    total: int  # cells of the image
+    cells: tuple[int, ...]  # kept ones, flat, increasing
+    evidence: frozenset[int]  # cells that hold the answer
+    weights: tuple[float, ...]  # of the scorers
+    tensions: tuple[float, ...]
+
+    @property
+    def localised(self) -> bool:
+        """Whether the answer is in one place, and that place is known."""
+        return bool(self.evidence) and self.family not in SPREAD
+
+    @property
+    def recall(self) -> float:
+        """Evidence kept, as a share of the most that so many cells could hold. Only where there is evidence."""
+        return len(self.evidence & set(self.cells)) / min(len(self.cells), len(self.evidence))
+
+    @property
+    def iou(self) -> float:
+        """Cells both kept and evidence over cells that are either."""
+        both = len(self.evidence & set(self.cells))
+        return both / (len(self.cells) + len(self.evidence) - both)
+
+    @property
+    def share(self) -> float:
+        """Fraction KEPT of the image's cells."""
+        return len(self.cells) / self.total
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """What is changed between the parts of a layer, to see what a part is worth; by default nothing."""
+
+    textures: Callable[[TexturePyramid], TexturePyramid] = _as_it_is
+    seen: Callable[[Tensor | None], Tensor | None] = _as_it_is  # channels of sight `[B, G, H, W]`
+    judgement: Callable[[Judgement], Judgement] = _as_it_is
+
+
+NOTHING = Alteration()
+
+
+class Glances:
+    """Glances at images through a model's ViT, each image once, for all layers that want them."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.device = model.get_input_embeddings().weight.device
+        self._half = torch.full((3,), 0.5, device=self.device)  # mini's processor: mean and deviation
+        self._kept: dict[int, tuple[np.ndarray, Tensor]] = {}  # with the image, so that its id stays taken
+
+    def of(self, images: Sequence[np.ndarray], image_B3hw: Tensor) -> Tensor:
+        """`[B, X, H, W]` of images of one size, given also as pixels in [0, 1]."""
+        grid = (image_B3hw.shape[2] // CELL, image_B3hw.shape[3] // CELL)
+        new = [place for place, image in enumerate(images) if id(image) not in self._kept]
+        if new:
+            features = glance(self.model, image_B3hw[new], grid, self._half, self._half)
+            self._kept |= {id(images[place]): (images[place], one) for place, one in zip(new, features, strict=True)}
+        return torch.stack([self._kept[id(image)][1] for image in images])
+
+
+class Chooser:
+    """Chooses cells for the questions about scenes with a layer, in batches; reads the base model's words and ViT."""
+
+    def __init__(self, model: Any, turns: Turns, layer: ARRCOCLayer, glances: Glances | None = None) -> None:
+        self.embed = model.get_input_embeddings()
+        self.device = self.embed.weight.device
+        self.layer = layer.to(self.device).eval()
+        self.turns = turns
+        self.glances = glances or Glances(model)
+
+    def question(self, texts: Sequence[str]) -> Question:
+        """The embedded tokens of some questions, padded."""
+        rows = [list(self.turns.question(text)) for text in texts]
+        longest = max([1, *map(len, rows)])
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=self.device)
+        return Question.of(self.embed(ids).detach(), mask.bool())
+
+    def see(self, images: Sequence[np.ndarray], alter: Alteration = NOTHING) -> TexturePyramid:
+        """Textures and sight of images of one size (uint8 `[h, w, 3]`)."""
+        layer = self.layer
+        image_B3hw = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2).float() / 255
+        glance_BXHW = None if layer.sight.glance is None else self.glances.of(images, image_B3hw)
+        grid = (image_B3hw.shape[2] // CELL, image_B3hw.shape[3] // CELL)
+        pyramid = alter.textures(texture_pyramid(image_B3hw, grid, layer.texture_channels))
+        return replace(pyramid, seen_BGHW=alter.seen(layer.sight(pyramid, glance_BXHW)))
+
+    @torch.no_grad()
+    def judge(
+        self, images: Sequence[np.ndarray], asked: Sequence[tuple[int, str]], alter: Alteration = NOTHING
+    ) -> Judgement:
+        """The judgement of (number of the image, question) pairs; images have one size."""
+        pyramid = self.see(images, alter)
+        image_R = torch.tensor([number for number, _ in asked], device=self.device)
+        question = self.question([text for _, text in asked])
+        return alter.judgement(self.layer.weigh(pyramid.rows(image_R), question, Stopwatch(self.device)))
+
+    @torch.no_grad()
+    def choose(self, judgement: Judgement, keep: Keep) -> Tensor:
+        """Kept cells of each row, bool `[R, N]`."""
+        balance, attending = judgement.balance, self.layer.attending
+        relevance_RHW = balance.relevance_BHW
+        k_R = attending.budgets(relevance_RHW, balance.tensions_BT[:, 0], [keep] * relevance_RHW.shape[0])
+        kept: Tensor = attending(relevance_RHW, balance.tensions_BT, k_R).keep_BHW.flatten(1)
+        return kept
+
+    def over(
+        self, asked: Sequence[Asked], keeps: Sequence[Keep], alter: Alteration = NOTHING
+    ) -> dict[Keep, list[Chosen]]:
+        """What is kept for every question of `asked`, in their order, under each dial."""
+        found: dict[Keep, list[Chosen]] = {keep: [] for keep in keeps}
+        for numbers in batches(asked, CELLS_AT_ONCE[self.device.type]):
+            pairs = [(place, n, q) for place, n in enumerate(numbers) for q in range(len(asked[n].questions))]
+            texts = [(place, asked[n].questions[q].text) for place, n, q in pairs]
+            judgement = self.judge([asked[n].image for n in numbers], texts, alter)
+            weights, tensions = judgement.balance.weights_BS.tolist(), judgement.balance.tensions_BT.tolist()
+            facts = [
+                (n, q, asked[n].questions[q].family, asked[n].scene.difficulty, count_cells(asked[n].image))
+                for _, n, q in pairs
+            ]
+            evidence = [frozenset(evidence_cells(asked[n], q)) for _, n, q in pairs]
+            for keep in keeps:
+                masks = self.choose(judgement, keep).cpu().numpy()
+                found[keep] += [
+                    Chosen(*fact, tuple(np.flatnonzero(mask).tolist()), held, tuple(weight), tuple(tension))
+                    for fact, mask, held, weight, tension in zip(facts, masks, evidence, weights, tensions, strict=True)
+                ]
+        return found
+
+
+def evidence_cells(asked: Asked, question: int) -> set[int]:
+    """The cells that hold the answer to one question of a scene."""
+    grid = (asked.scene.height // CELL, asked.scene.width // CELL)
+    return boxes_cells(asked.questions[question].evidence, *grid)
+
+
+def batches(asked: Sequence[Asked], cells: int) -> Iterator[list[int]]:
+    """Numbers of neighbouring scenes of one size, with at most so many cells over all their questions."""
+    members: list[int] = []
+    held = 0
+    for number, one in enumerate(asked):
+        more = count_cells(one.image) * len(one.questions)
+        if members and (held + more > cells or one.image.shape != asked[members[0]].image.shape):
+            yield members
+            members, held = [], 0
+        members.append(number)
+        held += more
+    if members:
+        yield members
+
+
+def at_random(chosen: Sequence[Chosen], keep: Keep, seed: int) -> list[Chosen]:
+    """The same questions with as many cells as `keep` says, drawn evenly: the control."""
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for one in chosen:
+        k = tokens_to_keep(keep, one.total)
+        assert k is not None, "a random choice needs a budget"
+        drawn.append(replace(one, cells=tuple(sorted(rng.choice(one.total, k, replace=False).tolist()))))
+    return drawn

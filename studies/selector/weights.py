@@ -1,0 +1,181 @@
+"""Whether the weights can be read: what the policy gives each scorer, by family, with tests; as a table and a plot."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from arr_coc.config import SCORERS, TENSIONS
+from arr_coc.evaluation.comparing import Figure, Sample, difference_of, mean_of, permutation_p
+from studies.selector.measures import Part
+from studies.selector.selection import Chosen
+from studies.selector.study import Study
+
+SIGNIFICANT = 0.01
+READABLE = 0.01  # a smaller difference of mean weights says nothing, however sure it is
+# (scorer, family whose weight is said to be higher, families that it is compared with; (): all others)
+CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("participatory", "colour", ("describe",)),
+    ("information", "describe", ("colour",)),
+    ("perspectival", "odd_one_out", ()),
+)
+TABLE_FILE, PLOT_FILE = "selector-weights.md", "selector-weights.png"
+
+Rows = Sequence[tuple[int, str, tuple[float, ...]]]
+"""Image, family and one number per scorer (or tension) of every question."""
+
+
+def weights_of(chosen: Sequence[Chosen]) -> Rows:
+    """Weights as the policy gives them, each from 0 to 1."""
+    return [(one.image, one.family, one.weights) for one in chosen]
+
+
+def shares_of(chosen: Sequence[Chosen]) -> Rows:
+    """Weights as parts of their sum: what each scorer counts for in the relevance."""
+    return [(one.image, one.family, tuple(w / max(1e-6, sum(one.weights)) for w in one.weights)) for one in chosen]
+
+
+def tensions_of(chosen: Sequence[Chosen]) -> Rows:
+    """Tensions, each from 0 to 1."""
+    return [(one.image, one.family, one.tensions) for one in chosen]
+
+
+def column(rows: Rows, number: int, family: str) -> Sample:
+    """One of the numbers, over the questions of a family."""
+    return Sample.of((image, values[number]) for image, name, values in rows if name == family)
+
+
+def by_family(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, Figure]]:
+    """mean, ci95 and n of each number, by its name and the family."""
+    present = sorted({family for _, family, _ in rows})
+    return {
+        name: {family: mean_of(column(rows, number, family)) for family in present} for number, name in enumerate(names)
+    }
+
+
+def claim(rows: Rows, scorer: str, family: str, others: Sequence[str]) -> Part:
+    """A one-sided test that a scorer's weight is higher for a family than for each of some others.
+
+    "Highest of all" holds where it holds against every single one: its p is the largest of theirs, its difference the
+    smallest. It holds where it is sure and large enough to be read.
+    """
+    number, present = SCORERS.index(scorer), {name for _, name, _ in rows}
+    rivals = sorted((set(others) or present - {family}) & present)
+    if family not in present or not rivals:
+        return {"p": None, "difference": None, "holds": None}
+    mine = column(rows, number, family)
+    tests: dict[str, dict[str, Any]] = {
+        rival: {
+            "difference": difference_of(mine, column(rows, number, rival)),
+            "p": permutation_p(mine, column(rows, number, rival)),
+        }
+        for rival in rivals
+    }
+    worst = max(test["p"] for test in tests.values())
+    least = min(test["difference"]["mean"] for test in tests.values())
+    holds = bool(worst < SIGNIFICANT and least >= READABLE)
+    return {"p": worst, "difference": least, "holds": holds, "against": tests}
+
+
+def weights(study: Study, px: int) -> Part:
+    """Mean weights and tensions of each family, and whether the three things said of them hold."""
+    chosen = study.chosen(px)["auto"]
+    plain, shares = weights_of(chosen), shares_of(chosen)
+    return {
+        "weights": {
+            "weights": by_family(plain, SCORERS),
+            "shares": by_family(shares, SCORERS),
+            "tensions": by_family(tensions_of(chosen), TENSIONS),
+            "claims": {_said(*one): claim(plain, *one) for one in CLAIMS},
+            "claims_of_shares": {_said(*one): claim(shares, *one) for one in CLAIMS},
+        }
+    }
+
+
+def _said(scorer: str, family: str, others: Sequence[str]) -> str:
+    return f"{scorer} higher for {family} than for {', '.join(others) or 'any other family'}"
+
+
+# ---------------------------------------------------------------- for people
+
+
+def write_docs(found: dict[str, Any], folder: Path) -> None:
+    """The table and the plot of the report's "weights", into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TABLE_FILE).write_text(table(found))
+    plot(found, folder / PLOT_FILE)
+
+
+def table(found: dict[str, Any]) -> str:
+    """Weights and tensions by family, and the verdicts, as Markdown."""
+    columns = [
+        *((name, found["weights"][name]) for name in SCORERS),
+        *((name, found["tensions"][name]) for name in TENSIONS),
+    ]
+    lines = [
+        "# What the policy weighs",
+        "",
+        "Mean weights of the three scorers and mean tensions by family of question, 512 px scenes of the test split,",
+        "with 95 % intervals over images. Weights need not sum to one: what counts is their proportion.",
+        "",
+        f"![weights by family]({PLOT_FILE})",
+        "",
+        "| family | questions | " + " | ".join(name for name, _ in columns) + " |",
+        "|---|---|" + "---|" * len(columns),
+    ]
+    for family, figure in found["weights"][SCORERS[0]].items():
+        cells = [_cell(values[family]) for _, values in columns]
+        lines.append(f"| {family.replace('_', ' ')} | {figure['n']:,} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "Each statement is tested by permuting families between images, one-sided. It holds at p < 0.01 if the weights",
+        "differ by at least 0.01; against several families, if it holds against each of them.",
+        "",
+        "| statement | difference | p | of shares: difference | p | verdict |",
+        "|---|---|---|---|---|---|",
+    ]
+    for said, test in found["claims"].items():
+        shares = found["claims_of_shares"][said]
+        lines.append(f"| {said.replace('_', ' ')} | {_test(test)} | {_test(shares)} | {_verdict(test)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(figure: Figure) -> str:
+    low, high = figure["ci95"]
+    return f"{figure['mean']:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _test(test: dict[str, Any]) -> str:
+    return "- | -" if test["p"] is None else f"{test['difference']:.4f} | {test['p']:.4f}"
+
+
+def _verdict(test: dict[str, Any]) -> str:
+    if test["holds"] is None:
+        return "not tested"
+    if not test["holds"] and test["p"] < SIGNIFICANT:
+        return "refuted: sure, but too small to be read"
+    return "holds" if test["holds"] else "refuted"
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    """A point with its interval for each scorer and family."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(found["weights"][SCORERS[0]])
+    figure, axes = pyplot.subplots(figsize=(8, 0.42 * len(names) + 1.2), layout="constrained")
+    for number, (scorer, colour) in enumerate(zip(SCORERS, ("#4477aa", "#ccbb44", "#aa3377"), strict=True)):
+        figures = [found["weights"][scorer][name] for name in names]
+        means = [one["mean"] for one in figures]
+        error = [[abs(one["ci95"][side] - one["mean"]) for one in figures] for side in (0, 1)]
+        places = [place + 0.2 * (number - 1) for place in range(len(names))]
+        axes.errorbar(means, places, xerr=error, fmt="o", markersize=4, color=colour, label=scorer)
+    axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("mean weight, 95 % interval over images")
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=3, frameon=False)
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
