@@ -21,8 +21,8 @@ from arr_coc.evaluation.comparing import Sample, difference_of, mean_of, permuta
 from arr_coc.evaluation.metrics import Outcome, interval
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
-from arr_coc.qwen.batched.answering import Row
 from arr_coc.qwen.batched import answering
+from arr_coc.qwen.batched.answering import Row
 from arr_coc.qwen.cells import boxes_cells
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import save_adapter
@@ -136,9 +136,7 @@ def test_the_chooser_keeps_what_the_product_keeps(answerer, adapter, chooser, as
 
 
 def owner_inputs(owner, image, text):
-    from arr_coc.qwen.asking import encode_question
-
-    return encode_question(owner, Image.fromarray(image), text, (), None)
+    return owner.encode_question(Image.fromarray(image), text)
 
 
 def test_a_glance_is_taken_once(answerer, asked, monkeypatch):
