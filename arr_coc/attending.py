@@ -13,7 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.config import Keep, tokens_to_keep
-from arr_coc.records import EVEN_GRID, HALF_EVEN, NOT_FINITE, RELEVANCE, WHOLE_BUDGET, Allocation, constant_table
+from arr_coc.records import (
+    CAUTION,
+    EVEN_GRID,
+    HALF_EVEN,
+    NOT_FINITE,
+    RELEVANCE,
+    WHOLE_BUDGET,
+    Allocation,
+    constant_table,
+)
 
 REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this many cells or more
 NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points nowhere
@@ -21,7 +30,6 @@ AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent 
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
 RULED_OUT = 0.002  # relevance below this is a no: such cells are alike, and the rest of a budget is spread over them
 SLACK = 1.8  # an automatic budget over what just suffices: things reach over the edges of their cells
-CAUTION = 0.5  # least share of even coverage where the map looks like noise
 
 
 # ---------------------------------------------------------------- coverage and suppression

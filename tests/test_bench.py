@@ -24,8 +24,7 @@ from arr_coc.evaluation.bench.cases import (
     random_owner,
 )
 from arr_coc.evaluation.bench.measure import measure, per_token, summarize, watch_peak, way_of
-from arr_coc.qwen.request import samples_of_images, token_types
-from arr_coc.qwen.vision import cells_of
+from arr_coc.qwen.request import cells_of, samples_of_images, token_types
 from studies.speed.ask import ask_rows, soak
 from studies.speed.equality import compare, first_difference
 

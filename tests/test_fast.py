@@ -30,7 +30,7 @@ from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recordings, Re
 from arr_coc.qwen.graphs.rules import why_not_model
 from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
-from arr_coc.qwen.request import compact, samples_of_images, token_types
+from arr_coc.qwen.request import cells_of, compact, samples_of_images, token_types
 from arr_coc.records import Balance, Judgement
 from arr_coc.texture import canvas_of
 
@@ -202,7 +202,7 @@ def test_positions_are_those_of_the_plain_path():
     inputs = tiny.inputs(ONE, TWO, LATER)
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     types = token_types(ids, model.config)
-    grids = encoding.cells_of(inputs["image_grid_thw"], 2)
+    grids = cells_of(inputs["image_grid_thw"], 2)
     positions, _ = model.model.get_rope_index(ids, types, inputs["image_grid_thw"], None, mask)
     kept = [torch.arange(0, h * w, 2) for h, w in grids]
     keep = torch.ones_like(ids, dtype=torch.bool)
@@ -229,7 +229,7 @@ def test_positions_are_those_of_the_plain_path():
 def test_pooled_patches_are_the_pooled_image():
     geometry = encoding.Geometry(mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
     inputs = tiny.inputs(ONE, LARGE)
-    grids = encoding.cells_of(inputs["image_grid_thw"], 2)
+    grids = cells_of(inputs["image_grid_thw"], 2)
     pooled = selecting.pool_patches(inputs["pixel_values"], geometry)
     rows = inputs["pixel_values"].split([4 * h * w for h, w in grids])
     for image, grid in enumerate(grids):
@@ -243,7 +243,7 @@ def test_pooled_patches_are_the_pooled_image():
 def test_shrunk_patches_are_the_shrunk_image():
     geometry = encoding.Geometry(mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
     inputs = tiny.inputs(LARGE)
-    (grid,) = encoding.cells_of(inputs["image_grid_thw"], 2)
+    (grid,) = cells_of(inputs["image_grid_thw"], 2)
     image = encoding.unpatchify(inputs["pixel_values"], grid, geometry)
     wanted = torch.nn.functional.interpolate(image.unsqueeze(0), size=(96, 128), mode="area")
     assert close(selecting.shrink_patches(inputs["pixel_values"], grid, (96, 128), geometry), wanted)

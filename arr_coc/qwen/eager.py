@@ -20,7 +20,7 @@ from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.language import Begun, begin, go_on
 from arr_coc.qwen.looking import Choice, Looker, keep_everything, keep_weighted
-from arr_coc.qwen.request import Compact, Layout, Request, compact, mark, with_small_images
+from arr_coc.qwen.request import Compact, Request, mark, shorten, with_small_images
 from arr_coc.qwen.streaming import PromptRestorer
 from arr_coc.timing import Stopwatch
 
@@ -62,76 +62,61 @@ class Preparer:
             return self._prepare_small(request, stopwatch)
         return self._prepare(request, stopwatch)
 
-    def _compact(self, request: Request, positions_3BL: Tensor, keep_BL: Tensor) -> Compact:
-        return compact(
-            request.input_ids,
-            request.attention_mask,
-            positions_3BL,
-            keep_BL,
-            policy=self.looker.config.position_policy,
-            pad_id=self.pad_id,
-            labels=request.labels,
-        )
-
     def _prepare(self, request: Request, stopwatch: Stopwatch) -> Prepared:
         stock = self.looker.model.model
-        layout = Layout.of(request, self.looker.model.config)
-        positions_3BL, _ = stock.get_rope_index(
-            request.input_ids, layout.types_BL, request.image_grid_thw, request.video_grid_thw, request.attention_mask
-        )
+        grids, types_BL = (request.image_grid_thw, request.video_grid_thw), request.layout.types_BL
+        positions_3BL, _ = stock.get_rope_index(request.input_ids, types_BL, *grids, request.attention_mask)
         videos = {}
         if request.pixel_values_videos is not None:
             videos["video"] = stock.get_video_features(
                 request.pixel_values_videos, request.video_grid_thw, return_dict=True
             )
-        choice, features, begun = self._choose_and_encode(request, layout, positions_3BL, videos, stopwatch)
-        keep_BL = torch.ones_like(layout.types_BL, dtype=torch.bool)
-        keep_BL[layout.types_BL == 1] = torch.cat([image.mask.flatten() for image in choice.images])
-        short = self._compact(request, positions_3BL, keep_BL)
-        return Prepared(short, {"image": features, **videos}, _by_sample(layout, choice), stopwatch, begun)
+        choice, features, begun = self._choose_and_encode(request, positions_3BL, videos, stopwatch)
+        short = shorten(request, positions_3BL, choice.indices, self.looker.config.position_policy, self.pad_id)
+        return Prepared(short, {"image": features, **videos}, _by_sample(request, choice), stopwatch, begun)
 
     def _prepare_small(self, request: Request, stopwatch: Stopwatch) -> Prepared:
         """Make the images smaller instead of dropping tokens, then prepare all of what they have become."""
         self._check()
-        layout = Layout.of(request, self.looker.model.config)
-        choice = self.looker.choose(request, layout, request.keeps, stopwatch)
-        grids = choice.grids or layout.grids
+        choice = self.looker.choose(request, request.keeps, stopwatch)
+        grids = choice.grids or request.layout.grids
         with stopwatch.part("resize"):
-            rows = self._small_rows(request, layout, grids)
-            small, short = with_small_images(request, layout.types_BL, grids, rows, self.pad_id)
+            rows = self._small_rows(request, grids)
+            small, short = with_small_images(request, grids, rows, self.looker.model.config, self.pad_id)
         prepared = self._prepare(small, stopwatch)
         found = prepared.compact.columns
         columns = short.columns.gather(1, found.clamp(min=0)).masked_fill(found < 0, -1)
         counted = replace(prepared.compact, columns=columns, dropped=short.dropped)
-        return replace(prepared, compact=counted, images=_by_sample(layout, choice))
+        return replace(prepared, compact=counted, images=_by_sample(request, choice))
 
-    def _small_rows(self, request: Request, layout: Layout, grids: list[vision.Grid]) -> list[Tensor]:
+    def _small_rows(self, request: Request, grids: list[vision.Grid]) -> list[Tensor]:
         """The patches of each image at its smaller size; those of an image that keeps its size are left as they are."""
         geometry = self.looker.geometry
         rows = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
-        images = self.looker.pixels(request, layout.grids)
+        images = self.looker.pixels(request)
         return [
             row if new == old else vision.patchify(vision.resize(image, new, geometry.cell).unsqueeze(0), geometry)[0]
-            for row, image, old, new in zip(rows, images, layout.grids, grids, strict=True)
+            for row, image, old, new in zip(rows, images, request.layout.grids, grids, strict=True)
         ]
 
     def _choose_and_encode(
-        self, request: Request, layout: Layout, positions_3BL: Tensor, videos: dict[str, Any], stopwatch: Stopwatch
+        self, request: Request, positions_3BL: Tensor, videos: dict[str, Any], stopwatch: Stopwatch
     ) -> tuple[Choice, Any, Begun | None]:
         if request.keeps_all:
-            choice = keep_everything(layout.grids, request.input_ids.device, "keep_all", "all tokens were asked for")
+            device, why = request.input_ids.device, "all tokens were asked for"
+            choice = keep_everything(request.layout.grids, device, "keep_all", why)
             return choice, self._encode(request, choice.indices, stopwatch), None
         self._check()
         if self.encoding == "sparse":
-            choice = self.looker.choose(request, layout, request.keeps, stopwatch)
+            choice = self.looker.choose(request, request.keeps, stopwatch)
             return choice, self._gate(self._encode(request, choice.indices, stopwatch), choice), None
         features = self._encode(request, None, stopwatch)
         begun = self._begin(request, positions_3BL, {"image": features, **videos}, stopwatch)
         # Weighted encoding keeps every token and uses the relevance alone: any budget short of all makes one.
         keeps: list[Keep] = [0.5] * len(request.keeps) if self.encoding == "weighted" else request.keeps
-        choice = self.looker.choose(request, layout, keeps, stopwatch, features, begun)
+        choice = self.looker.choose(request, keeps, stopwatch, features, begun)
         if self.encoding == "weighted":
-            choice = keep_weighted(choice, [request.keeps[sample] == 1.0 for sample in layout.sample_of])
+            choice = keep_weighted(choice, [request.keeps[sample] == 1.0 for sample in request.layout.sample_of])
         elif choice.weights is not None:
             features = vision.merge(features, choice.weights, choice.indices)
         else:
@@ -169,7 +154,7 @@ class Preparer:
         layers = self._full_layers()
         if not layers:
             return None
-        whole = self._compact(request, positions_3BL, torch.ones_like(request.input_ids, dtype=torch.bool))
+        whole = shorten(request, positions_3BL, None, self.looker.config.position_policy, self.pad_id)
         with stopwatch.part("first layers"):
             return begin(self.looker.model, _model_inputs(whole, encoded), layers)
 
@@ -195,16 +180,6 @@ class Preparer:
         return features
 
 
-def pad_id_of(model: Any, processor: Any) -> int:
-    """The token that rows are padded with: the tokenizer's, else the model's own, else 0."""
-    pads = (
-        getattr(getattr(processor, "tokenizer", None), "pad_token_id", None),
-        model.generation_config.pad_token_id,
-        model.config.text_config.pad_token_id,
-    )
-    return next((int(pad) for pad in pads if pad is not None), 0)
-
-
 def _model_inputs(sequence: Compact, encoded: dict[str, Any]) -> dict[str, Any]:
     return {
         "input_ids": sequence.input_ids,
@@ -214,10 +189,10 @@ def _model_inputs(sequence: Compact, encoded: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_sample(layout: Layout, choice: Choice) -> list[list[ImageSelection]]:
+def _by_sample(request: Request, choice: Choice) -> list[list[ImageSelection]]:
     """The selections of each sample's images."""
-    images: list[list[ImageSelection]] = [[] for _ in range(layout.types_BL.shape[0])]
-    for sample, image in zip(layout.sample_of, choice.images, strict=True):
+    images: list[list[ImageSelection]] = [[] for _ in request.keeps]
+    for sample, image in zip(request.layout.sample_of, choice.images, strict=True):
         images[sample].append(image)
     return images
 
@@ -265,9 +240,13 @@ def generate(model: Any, input_ids: Tensor, prepared: Prepared, streamer: Prompt
     shift_lengths(kwargs, length - input_ids.shape[1])
     runner = prepared.runner(model)
     output = runner.generate(**prepared.model_inputs(), streamer=streamer, **kwargs)
+    sequences = output if isinstance(output, Tensor) else output.sequences
+    # Several sequences of one prompt are next to each other.
+    prompt = input_ids.to(sequences.device).repeat_interleave(sequences.shape[0] // input_ids.shape[0], dim=0)
+    restored = torch.cat([prompt, sequences[:, length:]], dim=1)
     if isinstance(output, Tensor):
-        return _restore_prompt(output, input_ids, length)
-    output.sequences = _restore_prompt(output.sequences, input_ids, length)
+        return restored
+    output.sequences = restored
     _mark(getattr(output, "past_key_values", None), prepared, runner)
     return output
 
@@ -299,10 +278,3 @@ def _mark(cache: Any, prepared: Prepared, runner: Any) -> None:
     if cache is not None:
         mark(cache, prepared.compact)
         cache.arr_coc_runner = runner
-
-
-def _restore_prompt(sequences: Tensor, prompt_BL: Tensor, compact_length: int) -> Tensor:
-    """Put the caller's prompt in place of the compact one; several sequences of one prompt are next to each other."""
-    per_prompt = sequences.shape[0] // prompt_BL.shape[0]
-    prompt = prompt_BL.to(sequences.device).repeat_interleave(per_prompt, dim=0)
-    return torch.cat([prompt, sequences[:, compact_length:]], dim=1)

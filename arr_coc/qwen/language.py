@@ -26,7 +26,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb
 
 from arr_coc.attending import kept_indices
-from arr_coc.qwen.vision import cells_of
+from arr_coc.qwen.request import cells_of
 
 HELD = 2**30  # bytes of attention weights, had they been made, for which rows go through the first layers at once
 

@@ -23,7 +23,7 @@ from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.language import Begun
-from arr_coc.qwen.request import ChatTokens, Layout, Request, evidence_mask, find_question
+from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
 from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, Question
 from arr_coc.selectors import Selector, Taken, View
@@ -115,9 +115,9 @@ class Looker:
         columns_BQ, mask_BQ = kept_indices(mask_BL.bool())
         return self.question(request.input_ids.gather(1, columns_BQ), mask_BQ)
 
-    def pixels(self, request: Request, grids: Sequence[Grid]) -> list[Tensor]:
+    def pixels(self, request: Request) -> list[Tensor]:
         """Each image `[3, h, w]` in [0, 1]: the originals if given, else rebuilt from the patches."""
-        given = request.original_image
+        given, grids = request.original_image, request.layout.grids
         if given is None:
             rows = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
             return [vision.unpatchify(row, grid, self.geometry) for row, grid in zip(rows, grids, strict=True)]
@@ -139,9 +139,9 @@ class Looker:
             found |= {"received_BN": received, "keys_BNd": keys}
         return found
 
-    def _told(self, request: Request, layout: Layout) -> dict[str, Sequence[Tensor]]:
+    def _told(self, request: Request) -> dict[str, Sequence[Tensor]]:
         """The number of each image, and where the answer is, for a selector that must be told."""
-        device, hints = request.input_ids.device, request.hints
+        device, hints, layout = request.input_ids.device, request.hints, request.layout
         places = [layout.sample_of[:image].count(sample) for image, sample in enumerate(layout.sample_of)]
         numbers = places if hints.image_numbers is None else hints.image_numbers
         told: dict[str, Sequence[Tensor]] = {"number_B": torch.tensor(numbers, device=device).unbind()}
@@ -155,17 +155,17 @@ class Looker:
             told["evidence_BHW"] = [evidence_mask(several, grid).to(device) for several, grid in boxes]
         return told
 
-    def show(self, request: Request, layout: Layout, features: Any, begun: Begun | None, stopwatch: Stopwatch) -> Shown:
+    def show(self, request: Request, features: Any, begun: Begun | None, stopwatch: Stopwatch) -> Shown:
         """What the selector reads of a request; `features` and `begun` are what ViT and language model did already."""
         with stopwatch.part("pixels"):
-            pixels = self.pixels(request, layout.grids) if self.selector.reads_pixels else None
+            pixels = self.pixels(request) if self.selector.reads_pixels else None
         with stopwatch.part("insides"):
-            more = self._told(request, layout) | self.insides(features, request.image_grid_thw)
+            more = self._told(request) | self.insides(features, request.image_grid_thw)
             if begun is not None:
-                cells = [height * width for height, width in layout.grids]
-                more["attended_BN"] = begun.attended_BL[layout.types_BL == 1].split(cells)
+                attended = begun.attended_BL[request.layout.types_BL == 1]
+                more["attended_BN"] = attended.split(request.layout.cells)
         tokens = features.pooler_output if self.selector.reads_tokens else None
-        return Shown(layout.grids, pixels, tokens, more)
+        return Shown(request.layout.grids, pixels, tokens, more)
 
     # ---------------------------------------------------------------- judging
 
@@ -211,7 +211,6 @@ class Looker:
     def choose(
         self,
         request: Request,
-        layout: Layout,
         keeps: Sequence[Keep],
         stopwatch: Stopwatch,
         features: Any = None,
@@ -223,15 +222,15 @@ class Looker:
         """
         with stopwatch.part("question"):
             question = self.question_of(request)
-        shown = self.show(request, layout, features, begun, stopwatch)
+        shown = self.show(request, features, begun, stopwatch)
         try:
-            return self._choose(shown, question, layout.sample_of, keeps, stopwatch)
+            return self._choose(shown, question, request.layout.sample_of, keeps, stopwatch)
         except Exception as error:
             if self.strict:
                 raise
             reason = f"choosing failed ({type(error).__name__}), so every token was kept"
             logger.warning("%s", reason, exc_info=True)
-            return keep_everything(layout.grids, request.input_ids.device, "keep_all", reason)
+            return keep_everything(request.layout.grids, request.input_ids.device, "keep_all", reason)
 
     def _choose(
         self, shown: Shown, question: Question, sample_of: Sequence[int], keeps: Sequence[Keep], stopwatch: Stopwatch

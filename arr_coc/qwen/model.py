@@ -25,7 +25,7 @@ from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
 from arr_coc.qwen.loading import check_family, load_parts
 from arr_coc.qwen.looking import Looker
-from arr_coc.qwen.processor import Conversation, chat_tokens, check_question, encode
+from arr_coc.qwen.processor import Conversation, chat_tokens, check_question, encode, pad_id_of
 from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.qwen.streaming import PromptRestorer, stream_text
@@ -78,6 +78,7 @@ class ARRCOCQwen(nn.Module):
         self.fast_runner: FastRunner | None = None  # made by the first request that it serves
         self.break_even = break_even
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
+        self._pad_id = pad_id_of(model, processor)
         self._told: dict[str, None] = {}
 
     @classmethod
@@ -290,17 +291,15 @@ class ARRCOCQwen(nn.Module):
         keep: Any = None,
         original_image: Any = None,
         hints: Hints | None = None,
-        **tensors: Tensor | None,
+        **tensors: Any,
     ) -> Prepared:
         """Everything before the language model: which cells, their tokens, and the sequence without the rest."""
         keep, small = self._dials(keep, input_ids)
         self._tell_of_video(tensors.get("pixel_values_videos"))
-        request = Request.of(
-            self.device, input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints, **tensors
-        )
-        if any(dial != 1.0 for dial in request.keeps):
-            self._tell_of_selector()
-        prepared = self.preparer()(request)
+        preparer = self.preparer()
+        given = (input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints)
+        request = Request.of(self.model.config, self.device, *given, **tensors)
+        prepared = preparer(request)
         if any(small):
             say_small(prepared.images, small, break_even_tokens(self.device, self.break_even))
         return prepared
@@ -315,7 +314,6 @@ class ARRCOCQwen(nn.Module):
         keeps, small = self._dials(keep, inputs["input_ids"])
         if all(dial == 1.0 for dial in keeps):
             return None
-        self._tell_of_selector()
         looker, encoding = self.looker(), self.encoding
         picking: Picking | str = rules.why_not(looker, encoding, inputs) or picking_of(self.model, options)
         if isinstance(picking, str):
@@ -334,15 +332,20 @@ class ARRCOCQwen(nn.Module):
         return served
 
     def _dials(self, keep: Any, input_ids: Tensor | None) -> tuple[Any, list[bool]]:
-        """One checked dial per row, and the rows that are kept whole because choosing would not pay."""
+        """One checked dial per row, and the rows that are kept whole because choosing would not pay.
+
+        Before the first choice it is told what makes it, where that is not a trained layer.
+        """
         keep = self.keep if keep is None else keep
         if input_ids is None:
             return keep, []
-        keeps = check_keeps(keep, input_ids.shape[0])
-        if "auto" not in keeps:
-            return keeps, [False] * len(keeps)
-        tokens = (input_ids == self.model.config.image_token_id).sum(-1).tolist()
-        return keep_small_whole(keeps, tokens, break_even_tokens(self.device, self.break_even))
+        keeps, small = check_keeps(keep, input_ids.shape[0]), [False] * input_ids.shape[0]
+        if "auto" in keeps:
+            tokens = (input_ids == self.model.config.image_token_id).sum(-1).tolist()
+            keeps, small = keep_small_whole(keeps, tokens, break_even_tokens(self.device, self.break_even))
+        if self.selector.untrained_notice and not self.config.trained and any(dial != 1.0 for dial in keeps):
+            self.tell(self.selector.untrained_notice)
+        return keeps, small
 
     # ---------------------------------------------------------------- settings, as they are now
 
@@ -379,7 +382,7 @@ class ARRCOCQwen(nn.Module):
 
     def preparer(self) -> Preparer:
         """What chooses, encodes and compacts."""
-        return Preparer(self.looker(), self.encoding, eager.pad_id_of(self.model, self.processor))
+        return Preparer(self.looker(), self.encoding, self._pad_id)
 
     @property
     def notices(self) -> list[str]:
@@ -391,11 +394,6 @@ class ARRCOCQwen(nn.Module):
         if notice not in self._told:
             self._told[notice] = None
             logger.warning("%s", notice)
-
-    def _tell_of_selector(self) -> None:
-        """Before the first choice: what it is made by, where that is not a trained layer."""
-        if self.selector.untrained_notice and not self.config.trained:
-            self.tell(self.selector.untrained_notice)
 
     def _tell_of_video(self, pixel_values_videos: Tensor | None) -> None:
         if pixel_values_videos is not None:

@@ -69,6 +69,16 @@ def chat_tokens(tokenizer: Any) -> ChatTokens | None:
     return ChatTokens(start, end, user[0], newline[0])
 
 
+def pad_id_of(model: Any, processor: Any) -> int:
+    """The token that rows are padded with: the tokenizer's, else the model's own, else 0."""
+    pads = (
+        getattr(getattr(processor, "tokenizer", None), "pad_token_id", None),
+        model.generation_config.pad_token_id,
+        model.config.text_config.pad_token_id,
+    )
+    return next((int(pad) for pad in pads if pad is not None), 0)
+
+
 # Private-use characters stand for texts while the template is rendered; the texts themselves never pass through it.
 _SLOT = "\ue000{}\ue001"
 _SLOT_PATTERN = re.compile("\ue000(\\d+)\ue001")

@@ -7,14 +7,14 @@ are M-RoPE's t, h, w.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from arr_coc.config import Keep, check_keeps
-from arr_coc.qwen.vision import Grid, cells_of
+from arr_coc.qwen.vision import Grid
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom as shares of the image's width and height
 ROUNDING = 1e-6  # cells that a box enters by less than this are not touched
@@ -29,6 +29,34 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """Which column is what, and whose each image is."""
+
+    types_BL: Tensor  # 0 text, 1 image, 2 video
+    grids: list[Grid]  # cells of each image
+    sample_of: list[int]  # the sample of each image
+
+    @classmethod
+    def of(cls, input_ids: Tensor, image_grid_thw: Tensor, config: Any) -> "Layout":
+        """From the placeholders of a batch and its images; `config` is the stock model's."""
+        types_BL = token_types(input_ids, config)
+        grids = cells_of(image_grid_thw, config.vision_config.spatial_merge_size)
+        return cls(types_BL, grids, samples_of_images(types_BL, grids))
+
+    @property
+    def cells(self) -> list[int]:
+        """Number of cells of each image."""
+        return [height * width for height, width in self.grids]
+
+    def columns(self, indices: Sequence[Tensor]) -> Tensor:
+        """The columns that are left with these cells of each image: bool `[B, L]`."""
+        cells = self.types_BL.new_zeros(sum(self.cells), dtype=torch.bool)
+        for part, index in zip(cells.split(self.cells), indices, strict=True):
+            part[index] = True
+        return torch.ones_like(self.types_BL, dtype=torch.bool).masked_scatter(self.types_BL == 1, cells)
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Model inputs as the processor returns them, and what the caller wants of them."""
 
@@ -36,6 +64,7 @@ class Request:
     pixel_values: Tensor
     image_grid_thw: Tensor
     attention_mask: Tensor
+    layout: Layout
     keeps: list[Keep]  # one checked dial per sample
     labels: Tensor | None = None
     pixel_values_videos: Tensor | None = None
@@ -43,10 +72,16 @@ class Request:
     question_mask: Tensor | None = None
     original_image: Any = None
     hints: Hints = Hints()
+    keeps_all: bool = field(init=False)  # whether every sample asks for all of its tokens
+
+    def __post_init__(self) -> None:
+        whole = all(isinstance(keep, float) and keep == 1.0 for keep in self.keeps)
+        object.__setattr__(self, "keeps_all", whole)
 
     @classmethod
     def of(
         cls,
+        config: Any,
         device: torch.device,
         input_ids: Tensor | None,
         pixel_values: Tensor,
@@ -57,44 +92,34 @@ class Request:
         hints: Hints | None = None,
         **tensors: Tensor | None,
     ) -> "Request":
-        """Check what must be there and bring it to the model's device."""
+        """Check what must be there and bring it to the model's device; `config` is the stock model's."""
         if input_ids is None or image_grid_thw is None:
             raise ValueError("pixel_values need input_ids and image_grid_thw: pass all that the processor returns")
         hints = hints or Hints()
         for name, given in (("evidence", hints.evidence), ("image_numbers", hints.image_numbers)):
             if given is not None and len(given) != image_grid_thw.shape[0]:
                 raise ValueError(f"{name} is for {len(given)} images, the inputs have {image_grid_thw.shape[0]}")
+        keeps = check_keeps(keep, input_ids.shape[0])
         moved = {name: tensor if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
+        ids, grids = input_ids.to(device), image_grid_thw.to(device)
         return cls(
-            input_ids.to(device),
+            ids,
             pixel_values.to(device),
-            image_grid_thw.to(device),
-            torch.ones_like(input_ids, device=device) if attention_mask is None else attention_mask.to(device),
-            check_keeps(keep, input_ids.shape[0]),
+            grids,
+            torch.ones_like(ids) if attention_mask is None else attention_mask.to(device),
+            Layout.of(ids, grids, config),
+            keeps,
             original_image=original_image,
             hints=hints,
             **moved,
         )
 
-    @property
-    def keeps_all(self) -> bool:
-        """Whether every sample asks for all of its tokens."""
-        return all(isinstance(keep, float) and keep == 1.0 for keep in self.keeps)
 
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Which column is what, and whose each image is."""
-
-    types_BL: Tensor  # 0 text, 1 image, 2 video
-    grids: list[Grid]  # cells of each image
-    sample_of: list[int]  # the sample of each image
-
-    @classmethod
-    def of(cls, request: Request, config: Any) -> "Layout":
-        types_BL = token_types(request.input_ids, config)
-        grids = cells_of(request.image_grid_thw, config.vision_config.spatial_merge_size)
-        return cls(types_BL, grids, samples_of_images(types_BL, grids))
+def cells_of(image_grid_thw: Tensor, merge: int) -> list[Grid]:
+    """(H, W) in cells of each image."""
+    grids = image_grid_thw.tolist()
+    assert all(t == 1 for t, _, _ in grids), "an image has one frame"
+    return [(h // merge, w // merge) for _, h, w in grids]
 
 
 def token_types(input_ids: Tensor, config: Any) -> Tensor:
@@ -231,32 +256,35 @@ def compact(
     )
 
 
+def shorten(
+    request: Request, positions_3BL: Tensor, indices: Sequence[Tensor] | None, policy: str, pad_id: int
+) -> Compact:
+    """The sequence of a request with these cells of each image left; None: with all."""
+    keep_BL = torch.ones_like(request.input_ids, dtype=torch.bool)
+    return compact(
+        request.input_ids,
+        request.attention_mask,
+        positions_3BL,
+        keep_BL if indices is None else request.layout.columns(indices),
+        policy=policy,
+        pad_id=pad_id,
+        labels=request.labels,
+    )
+
+
 def with_small_images(
-    request: Request, types_BL: Tensor, grids: Sequence[Grid], rows: Sequence[Tensor], pad_id: int
+    request: Request, grids: Sequence[Grid], rows: Sequence[Tensor], config: Any, pad_id: int
 ) -> tuple[Request, Compact]:
     """The request as it would be had the images come with these `grids` of cells and patches.
 
     `rows` are the patches of each image, `[P, X]`. All of their tokens are asked for. Also returns which columns of the
     caller's sequence are left.
     """
-    before_I = request.image_grid_thw.prod(-1).tolist()
-    window = rows[0].shape[0] // (grids[0][0] * grids[0][1])
-    is_left = [
-        torch.arange(patches // window, device=types_BL.device) < height * width
-        for patches, (height, width) in zip(before_I, grids, strict=True)
-    ]
-    keep_BL = torch.ones_like(types_BL, dtype=torch.bool)
-    keep_BL[types_BL == 1] = torch.cat(is_left)
-    short = compact(
-        request.input_ids,
-        request.attention_mask,
-        torch.zeros_like(request.input_ids).expand(3, -1, -1),  # positions follow from the small images, later
-        keep_BL,
-        policy="original",
-        pad_id=pad_id,
-        labels=request.labels,
-    )
-    side = math.isqrt(window)
+    left = [torch.arange(height * width, device=request.input_ids.device) for height, width in grids]
+    nowhere = torch.zeros_like(request.input_ids).expand(3, -1, -1)  # positions follow from the small images, later
+    short = shorten(request, nowhere, left, "original", pad_id)
+    side = config.vision_config.spatial_merge_size
+    thw = request.image_grid_thw.new_tensor([[1, side * h, side * w] for h, w in grids])
     small = replace(
         request,
         input_ids=short.input_ids,
@@ -264,7 +292,8 @@ def with_small_images(
         labels=short.labels,
         question_mask=None,
         pixel_values=torch.cat([row.to(request.pixel_values) for row in rows]),
-        image_grid_thw=request.image_grid_thw.new_tensor([[1, side * h, side * w] for h, w in grids]),
+        image_grid_thw=thw,
+        layout=Layout.of(short.input_ids, thw, config),
         keeps=[1.0] * len(request.keeps),
         original_image=None,
     )

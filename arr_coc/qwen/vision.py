@@ -78,13 +78,6 @@ class Geometry:
         return _column(self.mean, device), _column(self.std, device)
 
 
-def cells_of(image_grid_thw: Tensor, merge: int) -> list[Grid]:
-    """(H, W) in cells of each image."""
-    grids = image_grid_thw.tolist()
-    assert all(t == 1 for t, _, _ in grids), "an image has one frame"
-    return [(h // merge, w // merge) for _, h, w in grids]
-
-
 def cut(image_B3hw: Tensor, geometry: Geometry) -> Tensor:
     """Images of whole cells as the patches of their cells, one frame: `[B, N, window, 3 * patch * patch]`."""
     merge, patch = geometry.merge, geometry.patch

@@ -15,8 +15,7 @@ from torch import Tensor
 from arr_coc.evaluation.field.data import Picture, Query, ids_of
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, _encode_one
-from arr_coc.qwen.request import Hints, Request, evidence_mask
-from arr_coc.qwen.vision import cells_of
+from arr_coc.qwen.request import Hints, Request, cells_of, evidence_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,7 @@ def make_batch(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> Batch:
     pixel_values, thw = seen["pixel_values"].to(device), seen["image_grid_thw"].to(device)
     boxes = [query.boxes or () for _, _, query in asked]
     request = Request.of(
+        owner.model.config,
         device,
         inputs["input_ids"],
         pixel_values,

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import even_rank, known_budgets
-from arr_coc.channels import Canvas, position_grid
 from arr_coc.config import FINE, Keep
 from arr_coc.knowing import place_waves
 from arr_coc.qwen.answers import ImageSelection
@@ -27,7 +26,7 @@ from arr_coc.qwen.looking import Looker, explain
 from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows
 from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, Question
 from arr_coc.selectors import Selector
-from arr_coc.texture import LUMA, pyramid_of
+from arr_coc.texture import LUMA, Canvas, position_grid, pyramid_of
 from arr_coc.timing import Stopwatch
 
 CHUNK = 1536  # cells pooled at a time: 19 MB of pixels in fp32, and 25 MB for their luma

@@ -31,8 +31,7 @@ from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recording, Rec
 from arr_coc.qwen.graphs.rules import TENSORS
 from arr_coc.qwen.graphs.stages import Stages
 from arr_coc.qwen.looking import Looker
-from arr_coc.qwen.request import find_question, samples_of_images, token_types
-from arr_coc.qwen.vision import cells_of
+from arr_coc.qwen.request import cells_of, find_question, samples_of_images, token_types
 from arr_coc.records import NOT_FINITE
 from arr_coc.timing import Stopwatch
 
