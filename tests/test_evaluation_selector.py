@@ -19,6 +19,7 @@ from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig
 from arr_coc.evaluation.asked import ask_about
 from arr_coc.evaluation.comparing import Sample, difference_of, mean_of, permutation_p, ratio_of
 from arr_coc.evaluation.metrics import Outcome, interval
+from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.batched import answering
@@ -170,7 +171,7 @@ def test_cut_answers_have_the_logits_of_the_product(answerer, adapter, asked, en
         cells = tuple(output.arr_coc.images[0][0].kept.tolist())
         recorded.clear()
         [[text]] = answerer.answer([Row(asked[0].image, (question.text,), cells, encoding)])
-        torch.testing.assert_close(recorded[0][0, 0], output.logits[0, -1].float(), atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(recorded[0][0], output.logits[0, -1].float(), atol=2e-4, rtol=1e-4)
         assert text == owner.ask(Image.fromarray(asked[0].image), question.text, keep=0.2).text
 
 
@@ -485,7 +486,7 @@ def test_parts_are_chosen_by_name(tmp_path):
         selector.chosen_parts("recall,speed", nobody)
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match=r"broken\.json: not readable as JSON"):
-        selector.read_report(tmp_path / "broken.json")
+        read_json_object(tmp_path / "broken.json")
 
 
 LATER = "accuracy,auto,hard,adaptive,failures,ablation,against,others"
