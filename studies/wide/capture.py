@@ -55,9 +55,9 @@ def _grained(canvas: np.ndarray, rng: Random) -> np.ndarray:
 
 
 def _lit(canvas: np.ndarray, rng: Random) -> np.ndarray:
-    """Darker at one side by up to 45 %, in 1/256 steps so that all stays in whole numbers."""
+    """Darker at one side by up to 36 %, in 1/256 steps so that all stays in whole numbers."""
     height, width = canvas.shape[:2]
-    depth = rng.uniform(0.2, 0.45)
+    depth = rng.uniform(0.15, 0.36)
     coarse = Image.fromarray(np.rint(255 * (1 - depth * _light(rng.randrange(24)))).astype(np.uint8))
     shade = np.asarray(coarse.resize((width, height), Image.Resampling.BILINEAR))
     return ((canvas.astype(np.uint16) * (shade.astype(np.uint16) + 1)[:, :, None]) >> 8).astype(np.uint8)

@@ -70,8 +70,8 @@ TEXT_FILES: dict[str, str] = {
     "humor": "Humor-Sans.ttf",
     "tomson": "TomsonTalks.ttf",
     "lobster": "lobster.otf",
-    "ecolier": "Ecolier-court.ttf",
-    "breip": "Breip.ttf",
+    "rufscript": "Rufscript010.ttf",
+    "dancing": "DancingScript-Bold.otf",
 }
 ICON_FILES: dict[str, str] = {
     "symbola": "Symbola_hint.ttf",
@@ -85,8 +85,16 @@ ICON_FILES: dict[str, str] = {
     "entypo": "entypo.ttf",
 }
 # Thin strokes: never under this many pixels, or nobody can read them.
-LEAST_PX = {"garamond": 16, "dosis": 16, "lobster": 20, "ecolier": 22, "breip": 20, "kaffeesatz": 18, "comfortaa": 16}
-LEAST_PX |= {"tomson": 18, "humor": 18, "italic-liberation-serif": 16, "jura": 16, "unifont": 16, "quicksand": 16}
+LEAST_PX = {
+    "garamond": 16,
+    "dosis": 16,
+    "lobster": 20,
+    "rufscript": 20,
+    "dancing": 24,
+    "kaffeesatz": 18,
+    "comfortaa": 16,
+}
+LEAST_PX |= {"tomson": 18, "humor": 18, "italic-liberation-serif": 16, "jura": 16, "quicksand": 16}
 
 
 @cache

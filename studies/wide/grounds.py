@@ -122,7 +122,7 @@ def _clutter(rng: Random, size: tuple[int, int], low: RGB) -> np.ndarray:
     image = Image.new("RGB", size, low)
     pen = ImageDraw.Draw(image)
     for _ in range(rng.randint(20, 60)):
-        tone = tuple(min(255, max(0, v + rng.randint(-60, 60))) for v in low)
+        tone = tuple(min(255, max(0, v + rng.randint(-38, 38))) for v in low)
         x, y = rng.randrange(size[0]), rng.randrange(size[1])
         w, h = rng.randint(8, size[0] // 3), rng.randint(8, size[1] // 3)
         way = rng.random()

@@ -3,6 +3,7 @@
 None is a layout of the unseen test: there, lying bars have their labels before them.
 """
 
+from itertools import pairwise
 from math import cos, pi, sin
 
 import numpy as np
@@ -62,7 +63,7 @@ def lay_line(draft: Draft) -> bool:
             ticks[value] = plot.write(draft, str(value), left - 6 - w, y - h // 2)
     places = [(left + round((k + 0.5) * slot), base - round(v * unit)) for k, v in enumerate(plan.values)]
     ink, radius = jittered(draft.rng, COLOURS[plan.colours[0]]), max(4, px // 4)
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in pairwise(places):
         _stroke(draft, start, end, ink, max(2, px // 8))
     for k, (word, label, value) in enumerate(zip(plan.words, plan.labels, plan.values, strict=True)):
         x, y = places[k]
@@ -76,7 +77,8 @@ def lay_line(draft: Draft) -> bool:
         if ticked:
             scale = (ticks[value].box, (left, y, max(left + 1, x - radius), y + 1))
         else:
-            beside = y + radius + 3 if _falls(plan.values, k) else y - radius - 3 - h
+            below = _falls(plan.values, k) and y + radius + 3 + h < base - 2
+            beside = y + radius + 3 if below else y - radius - 3 - h
             scale = (plot.write(draft, str(value), x - w // 2, beside).box,)
         draft.bars.append(Bar(word, value, point, text, point.box, scale))
     draft.chart = "line"

@@ -162,7 +162,7 @@ def lay_columns(draft: Draft) -> bool:
 
 
 def lay_turned_table(draft: Draft) -> bool:
-    """A table on its side, one column per item or person, with its labels in the last line or its heads at the right."""
+    """A table on its side, one column per item or person: labels in the last line, or heads at the right."""
     px = draft.text_px(most=0.8)
     count = draft.between(2, 4)
     while count >= 2:
