@@ -63,7 +63,11 @@ class WideDraft(Draft):
         low = 22 if self.chosen.roomy else 13
         if self.hard or self.side < 192:
             return self.rng.randint(12, 16)
-        high = max(low + 4, min(120.0, self.side / 6) if most >= 1 else min(44.0, self.side / 15 * most + 4))
+        if most < 1:
+            high = min(44.0, self.side / 15 * most + 4)
+        else:
+            high = min(120.0, self.side / (6 if self.rng.random() < 0.25 else 12))
+        high = max(low + 4, high)
         wanted = exp(log(low) + (log(high) - log(low)) * self.rng.random() ** 1.6)
         return min(_SIZES, key=lambda px: abs(px - wanted))
 

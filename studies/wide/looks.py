@@ -8,7 +8,7 @@ from arr_coc.scenes.types import RGB
 from studies.wide import grounds, held_out
 from studies.wide.capture import CAPTURES
 
-POSED = 0.25  # share of scenes seen from aside
+POSED = 0.2  # share of scenes seen from aside
 
 
 @dataclass(frozen=True, slots=True)
