@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_coc.evaluation.answering import Answerer, Row
 from arr_coc.evaluation.metrics import by_group, summary
-from arr_coc.evaluation.mini import (
+from arr_coc.qwen.batched.answering import Answerer, Row
+from studies.mini.evaluation import (
     PER_IMAGE,
     Asked,
     ask_about,

@@ -20,7 +20,7 @@ source studies/wide/gpu_env.sh
 mkdir -p "$out"
 
 python3 -m studies.wide.start --source "$from" --out "$work/start" || exit 1
-python3 -m arr_coc.training.mini --out "$out" --checkpoints "$work/checkpoints" --assets "$work/start" \
+python3 -m studies.mini.train --out "$out" --checkpoints "$work/checkpoints" --assets "$work/start" \
     --init-from "$work/start" --head "$head" --seconds "$seconds" "$@"
 status=$?
 

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from arr_coc.training.mini_model import MAX_PARAMETERS, copy_assets, count_parameters, mini_config, new_model
-from arr_coc.training.mini_tokenizer import MAX_ENTRIES
-from arr_coc.training.shards import INDEX, export_weights
+from studies.mini.model import MAX_PARAMETERS, copy_assets, count_parameters, mini_config, new_model
+from studies.mini.shards import INDEX, export_weights
+from studies.mini.tokenizer import MAX_ENTRIES
 from studies.wide.wording import new_words
 
 EMBEDDING = "model.language_model.embed_tokens.weight"

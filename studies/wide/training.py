@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 
 from arr_coc.scenes.types import Question
-from arr_coc.training.mini_data import SEEDS_PER_BATCH, Drawn
+from studies.mini.data import SEEDS_PER_BATCH, Drawn
 from studies.wide.draft import WideDraft
 from studies.wide.making import make_wide
 from studies.wide.wording import fit_chart, reworded
