@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from arr_coc.evaluation.asked import PER_IMAGE, Asked, ask_about
 from arr_coc.evaluation.metrics import by_group, summary
 from arr_coc.qwen.batched.answering import Answerer, Row
 from studies.mini.evaluation import (
-    PER_IMAGE,
-    Asked,
-    ask_about,
     blind_rows,
     dense_rows,
     load_answerer,

@@ -17,7 +17,7 @@ from studies.wide.grounds import paint_ground
 from studies.wide.held_out import SPLITS
 from studies.wide.layouts import WIDE_LAYOUTS
 from studies.wide.looks import choose_look
-from studies.wide.pose import choose_pose, inner_size, pose_draft, warp
+from studies.wide.pose import choose_pose, inner_size, outer_size, pose_draft, warp
 from studies.wide.sprites import Sprite, paint
 from studies.wide.wording import fit_chart, reworded
 
@@ -36,7 +36,7 @@ class Wide:
     scene: Scene
     draft: WideDraft
     ground: np.ndarray
-    """uint8 [H, W, 3], before anything lies on it."""
+    """uint8 [H, W, 3], before anything lies on it; larger than the picture where that is posed."""
     sprites: list[list[Sprite]]
     """Per element, at flat places."""
     pose: np.ndarray | None
@@ -121,7 +121,7 @@ def _attempt(
     difficulty = "hard" if hard else "plain"
     elements, marks = tuple(draft.elements), tuple(draft.marks)
     scene = Scene(seed, split, *size, name, difficulty, elements, tuple(questions), draft.background, marks)
-    ground = paint_ground(rng, look.ground, size, look.low, look.high)
+    ground = paint_ground(rng, look.ground, outer_size(size) if look.posed else size, look.low, look.high)
     return Wide(scene, draft, ground, sprites, pose, rng.randrange(2**30))
 
 

@@ -15,11 +15,17 @@ from arr_coc.scenes.types import Box, Element, Glyph, around
 from studies.wide.sprites import Sprite, outline_points
 
 INNER = 0.88  # sides of the flat drawing over those of the picture
+OUTER = 1.25  # sides of the ground under it: so wide that no mirrored edge shows anything but ground
 
 
 def inner_size(size: tuple[int, int]) -> tuple[int, int]:
     """(width, height) px of the flat drawing of a posed picture of `size`."""
     return round(size[0] * INNER), round(size[1] * INNER)
+
+
+def outer_size(size: tuple[int, int]) -> tuple[int, int]:
+    """(width, height) px of the ground under the flat drawing of a posed picture of `size`."""
+    return round(size[0] * OUTER), round(size[1] * OUTER)
 
 
 def map_between(source: np.ndarray, target: np.ndarray) -> np.ndarray:
