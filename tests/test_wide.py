@@ -241,6 +241,7 @@ def test_the_trainer_draws_from_the_named_world() -> None:
     batches = MiniBatches(config, Turns(AutoTokenizer.from_pretrained(mini)))
     batch = batches[0]
     assert batch["images"].shape == (4, 256, 256, 3)
+    assert batches.world is not None
     drawn = batches.world.draw(5, (256, 256), 1.0, None)
     assert isinstance(drawn.draft, WideDraft)
     assert drawn.scene.split == "train"

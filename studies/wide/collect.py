@@ -9,6 +9,7 @@ training run and is never part of the repository: set ARR_COC_WIDE to its folder
 import argparse
 import json
 import string
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 
@@ -27,7 +28,7 @@ LETTERS = string.ascii_letters + string.digits + " " + string.punctuation
 
 def cut_font(source: Path, target: Path, characters: set[int]) -> None:
     """A font file with only some characters (code points)."""
-    from fontTools import subset
+    subset = import_module("fontTools.subset")  # needed here alone, and it has no types
 
     options = subset.Options(
         layout_features=[], name_IDs=["*"], notdef_outline=True, hinting=True, ignore_missing_unicodes=True

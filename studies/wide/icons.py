@@ -57,8 +57,10 @@ _BLURRED = (
     *("skull", "keyboard", "wheel", "cup", "scale", "hammer", "sword", "crown", "spade", "lily", "snowman"),
     "flask",
 )
-_NOTO_1 = ("wheel", "smiley", "moon", "note", "recycle", "flag", "hammer", "anchor", "sword", "scale", "flask", "gear")
-_NOTO_1 += ("lily", "house")
+_NOTO_1 = (
+    *("wheel", "smiley", "moon", "note", "recycle", "flag", "hammer", "anchor", "sword", "scale", "flask", "gear"),
+    *("lily", "house"),
+)
 
 # Set -> thing -> (font, code point). "house" is the set of the old world: every thing, shapes as polygons.
 SETS: dict[str, dict[str, tuple[str, int]]] = {
