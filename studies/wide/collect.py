@@ -2,7 +2,7 @@
 
     python -m studies.wide.collect --out carry/wide --photos DIR --split DIR/../fixations.json
 
-The fonts are those of `faces.py`, as installed (Debian packages, see the README of the study). The pack travels with a
+The fonts are those of `faces.py`, as installed from the Debian packages that it names. The pack travels with a
 training run and is never part of the repository: set ARR_COC_WIDE to its folder.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from studies.wide.faces import ICON_FILES, TEXT_FILES, installed
+from studies.wide.faces import ICON_FILES, PACKAGES, TEXT_FILES, installed
 from studies.wide.grounds import PHOTOS
 from studies.wide.icons import SETS
 
@@ -51,7 +51,7 @@ def pack_fonts(folder: Path) -> int:
     wanted += [(file, icons[name]) for name, file in ICON_FILES.items()]
     missing = [file for file, _ in wanted if file not in installed()]
     if missing:
-        raise ValueError(f"not installed: {', '.join(missing)}; install the Debian packages that the study names")
+        raise ValueError(f"not installed: {', '.join(missing)}; install the Debian packages {' '.join(PACKAGES)}")
     for file, characters in wanted:
         cut_font(installed()[file], folder / file, characters)
     return len(wanted)

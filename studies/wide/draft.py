@@ -94,7 +94,9 @@ class WideDraft(Draft):
             icons = rng.choice(sets_of(name, look.held_styles))
             held_fill = look.held_styles and rng.random() < 0.5
             fill = rng.choice(("solid", *fills(name, icons, held_fill))) if px >= _SMALLEST_PATTERN else "solid"
-            self.dress[name] = icons, fill, 5 * rng.randint(-look.turn // 5, look.turn // 5)
+            # A square on its corner is a diamond: these two stay nearly upright.
+            steps = min(look.turn, 5 if name in ("square", "diamond") else 20) // 5
+            self.dress[name] = icons, fill, 5 * rng.randint(-steps, steps)
         return self.dress[name]
 
     def put_thing(self, colour: str, name: str, px: int, x: int, y: int) -> Element:

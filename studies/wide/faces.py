@@ -84,6 +84,18 @@ ICON_FILES: dict[str, str] = {
     "fork": "forkawesome-webfont.ttf",
     "entypo": "entypo.ttf",
 }
+# The Debian packages that hold all of these.
+PACKAGES = (
+    *("fonts-liberation", "fonts-lato", "fonts-roboto-unhinted", "fonts-open-sans", "fonts-cantarell", "fonts-cabin"),
+    *("fonts-crosextra-carlito", "fonts-crosextra-caladea", "fonts-b612", "fonts-urw-base35", "fonts-adf-gillius"),
+    *("fonts-adf-universalis", "fonts-karla", "fonts-sil-andika", "fonts-sil-charis", "fonts-linuxlibertine"),
+    *("fonts-quicksand", "fonts-comfortaa", "fonts-jura", "fonts-play", "fonts-averia-sans-gwf", "fonts-radisnoir"),
+    *("fonts-ebgaramond", "fonts-vollkorn", "fonts-courier-prime", "fonts-hack", "fonts-jetbrains-mono", "fonts-dosis"),
+    *("fonts-inconsolata", "fonts-anonymous-pro", "fonts-yanone-kaffeesatz", "fonts-comic-neue", "fonts-humor-sans"),
+    *("fonts-tomsontalks", "fonts-lobster", "fonts-rufscript", "fonts-dancingscript", "fonts-ancient-scripts"),
+    *("fonts-noto-core", "fonts-freefont-ttf", "unifont", "fonts-materialdesignicons-webfont", "fonts-font-awesome"),
+    *("fonts-fork-awesome", "fonts-entypo"),
+)
 # Thin strokes: never under this many pixels, or nobody can read them.
 LEAST_PX = {
     "garamond": 16,

@@ -13,8 +13,11 @@ from arr_coc.scenes.masks import thing_mask
 from arr_coc.scenes.names import PICTOGRAMS, SHAPES, THINGS
 from studies.wide import held_out
 from studies.wide.faces import known
+from studies.wide.shapes import DRAWINGS, VARIANTS, drawing
 
 MASTER = 128
+PLAIN = "plain"  # in place of a font: the polygons of `shapes.py`
+_ALWAYS = ("sans", "sans-bold", PLAIN)
 
 # Icon fonts with code points of their own.
 _MATERIAL = {
@@ -62,8 +65,11 @@ _NOTO_1 = (
     *("lily", "house"),
 )
 
+# Sets of plain polygons: the number of the variant stands for the code point.
+_PLAIN_SETS = {f"plain-{v}": dict.fromkeys(DRAWINGS, (PLAIN, v)) for v in range(VARIANTS)}
 # Set -> thing -> (font, code point). "house" is the set of the old world: every thing, shapes as polygons.
 SETS: dict[str, dict[str, tuple[str, int]]] = {
+    **_PLAIN_SETS,
     "house": {name: ("sans", code) for name, code in _SYMBOLS.items()},
     "bold": {name: ("sans-bold", code) for name, code in _SYMBOLS.items()},
     "symbola": {name: ("symbola", code) for name, code in _SYMBOLS.items()},
@@ -85,7 +91,7 @@ SETS: dict[str, dict[str, tuple[str, int]]] = {
 @cache
 def sets_of(name: str, wanted_held_out: bool) -> tuple[str, ...]:
     """The sets that draw a thing and whose font is there: held-out ones, or those of training; "house" if none."""
-    there = [s for s, drawn in SETS.items() if name in drawn and drawn[name][0] in (*known(), "sans", "sans-bold")]
+    there = [s for s, drawn in SETS.items() if name in drawn and drawn[name][0] in (*known(), *_ALWAYS)]
     found = held_out.choices(tuple(there), held_out.ICON_SETS, wanted_held_out)
     return found or ("house",)
 
@@ -108,7 +114,8 @@ def master(name: str, icons: str) -> np.ndarray:
         ink = thing_mask(name, MASTER)[:, :, 0] * 2
         cut = trim(np.minimum(ink, 255).astype(np.uint8), 128)[0]
     else:
-        cut = trim(_glyph(*SETS[icons][name]), 128)[0]
+        font, code = SETS[icons][name]
+        cut = trim(drawing(name, code) if font == PLAIN else _glyph(font, code), 128)[0]
     scale = MASTER / max(cut.shape)
     size = (max(8, round(cut.shape[1] * scale)), max(8, round(cut.shape[0] * scale)))
     return np.asarray(Image.fromarray(np.ascontiguousarray(cut)).resize(size, Image.Resampling.BOX))
