@@ -124,8 +124,7 @@ class MiniTrainConfig:
         if self.steps < 1 and self.seconds <= 0:
             raise ValueError("steps and seconds: give one of them, a run must end")
         singles = (self.focus_share, self.binding_share, self.distractor_share, self.style_share, self.rephrase_share)
-        singles = (*singles, self.world_share)
-        if not all(0 <= share <= 1 for share in (*self.sheet_shares, *self.list_shares, *singles)):
+        if not all(0 <= share <= 1 for share in (*self.sheet_shares, *self.list_shares, *singles, self.world_share)):
             raise ValueError("sheet_shares, list_shares and every setting named ..._share: each must be from 0 to 1")
         if unknown := sorted(set(self.practice) - set(KINDS)):
             raise ValueError(f"practice: unknown kinds {unknown}; known are {sorted(KINDS)}")

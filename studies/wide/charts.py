@@ -5,6 +5,7 @@ None is a layout of the unseen test: there, lying bars have their labels before 
 
 from itertools import pairwise
 from math import cos, pi, sin
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -148,42 +149,44 @@ def lay_pie(draft: Draft) -> bool:
     if radius < 34 or len(set(values)) < len(values):
         return False
     colours = draft.rng.sample(inks, len(values))
-    angle = draft.rng.uniform(0, 360)
-    corner = centre[0] - radius, centre[1] - radius
-    for word, label, value, colour in zip(plan.words, plan.labels, values, colours, strict=True):
-        sweep = 360 * value / sum(values)
-        mask, x, y = _slice_mask(radius, angle, angle + sweep)
-        ink = jittered(draft.rng, COLOURS[colour])
-        sprite = Sprite(mask, corner[0] + x, corner[1] + y, ink)
-        # No colour word on the element: cells under its box would be told a colour that lies elsewhere.
-        element = draft.put(Element("bar", sprite.box, "", "", "", (), ink, "", 0), [sprite])
-        draft.papers.add(colour)
-        middle = (angle + sweep / 2) * pi / 180
-        (lw, lh), (vw, vh) = plot.size(label), plot.size(str(value))
-        reach = radius + 8
-        cx, cy = centre[0] + reach * cos(middle), centre[1] + reach * sin(middle)
-        block_w, block_h = max(lw, vw), lh + vh + 5
-        bx = round(cx if cos(middle) > 0 else cx - block_w)
-        by = round(cy - block_h / 2 + sin(middle) * block_h / 2)
-        text = plot.write(draft, label, bx, by)
-        scale = plot.write(draft, str(value), bx, by + lh + 5)
-        draft.bars.append(Bar(word, value, element, text, _tip(element.box, centre, radius, middle), (scale.box,)))
-        angle += sweep
+    start = draft.rng.uniform(0, 360)
+    for k, (word, label, value) in enumerate(zip(plan.words, plan.labels, values, strict=True)):
+        end = start + 360 * value / sum(values)
+        element, tip = _put_slice(draft, centre, radius, (start, end), colours[k])
+        text, scale = _put_beside(draft, plot, centre, radius, (start + end) / 2, (label, str(value)))
+        draft.bars.append(Bar(word, value, element, text, tip, (scale.box,)))
+        start = end
     draft.chart = "pie"
     scatter(draft, draft.between(1, 3))
     return _apart(draft)
 
 
-def _tip(box: Box, centre: tuple[int, int], radius: int, middle: float) -> Box:
-    """The part of a slice at its rim, where its width is seen."""
-    x, y = centre[0] + 0.75 * radius * cos(middle), centre[1] + 0.75 * radius * sin(middle)
-    half = radius // 4
-    return (
-        max(box[0], round(x) - half),
-        max(box[1], round(y) - half),
-        min(box[2], round(x) + half),
-        min(box[3], round(y) + half),
-    )
+def _put_slice(
+    draft: WideDraft, centre: tuple[int, int], radius: int, span: tuple[float, float], colour: str
+) -> tuple[Element, Box]:
+    """A slice between two angles in degrees, and the box of its part near the rim, where its width is seen."""
+    mask, x, y = _slice_mask(radius, *span)
+    ink = jittered(draft.rng, COLOURS[colour])
+    sprite = Sprite(mask, centre[0] - radius + x, centre[1] - radius + y, ink)
+    # No colour word on the element: cells under its box would be told a colour that lies elsewhere.
+    element = draft.put(Element("bar", sprite.box, "", "", "", (), ink, "", 0), [sprite])
+    draft.papers.add(colour)
+    middle, half, box = sum(span) * pi / 360, radius // 4, element.box
+    cx, cy = round(centre[0] + 0.75 * radius * cos(middle)), round(centre[1] + 0.75 * radius * sin(middle))
+    return element, (max(box[0], cx - half), max(box[1], cy - half), min(box[2], cx + half), min(box[3], cy + half))
+
+
+def _put_beside(
+    draft: WideDraft, plot: Any, centre: tuple[int, int], radius: int, degrees: float, lines: tuple[str, str]
+) -> tuple[Element, Element]:
+    """The label and the value of a slice, one under the other, outside of the pie at an angle."""
+    label, value = lines
+    (label_w, label_h), (value_w, value_h) = plot.size(label), plot.size(value)
+    wide, high, middle = max(label_w, value_w), label_h + value_h + 5, degrees * pi / 180
+    x, y = centre[0] + (radius + 8) * cos(middle), centre[1] + (radius + 8) * sin(middle)
+    left = round(x if cos(middle) > 0 else x - wide)
+    top = round(y - high / 2 + sin(middle) * high / 2)
+    return plot.write(draft, label, left, top), plot.write(draft, value, left, top + label_h + 5)
 
 
 def _apart(draft: Draft) -> bool:
