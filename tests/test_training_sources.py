@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader
 from arr_coc.data.coco import CROWDS, OF_BROKEN, read_coco
 from arr_coc.data.detections import LOW_SCORE, NONE_FOUND, OTHER_IMAGES, attach_boxes, category_finder
 from arr_coc.data.examples import BrokenExample, SceneExamples, readable_example, scene_examples
-from arr_coc.data.jsonl import read_jsonl
+from arr_coc.data.questions import read_jsonl, read_vqa
 from arr_coc.data.sources import read_source
-from arr_coc.data.vqa import read_vqa
 from arr_coc.scenes import draw_scene, make_scene
 from arr_coc.training.box_targets import cell_targets, soft_targets
 
