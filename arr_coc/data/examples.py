@@ -41,8 +41,6 @@ class BrokenExample(ValueError):
 class Examples(Protocol):
     """What every dataset of examples offers."""
 
-    broken: list[str]  # one line per row that was left out: file, row, reason
-
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Example: ...
