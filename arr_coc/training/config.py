@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,9 +130,7 @@ class SelectorTrainConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_kind(field.name, getattr(self, field.name), field.default)
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(str, allowed))}")
+        check_choices(self, CHOICES)
         for name, value in ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self)):
             if isinstance(value, int | float) and not (math.isfinite(value) and value >= LEAST.get(name, 0)):
                 raise ValueError(f"{name}={value}: expected {LEAST.get(name, 0)} or more")
@@ -211,6 +210,13 @@ def check_kind(name: str, value: Any, default: Any) -> None:
     kinds: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
     if type(value) not in kinds:
         raise ValueError(f"{name}: {value!r} is a {type(value).__name__}, expected {type(default).__name__}")
+
+
+def check_choices(settings: object, choices: Mapping[str, Sequence[Any]]) -> None:
+    """Each named setting is one of those that are allowed."""
+    for name, allowed in choices.items():
+        if getattr(settings, name) not in allowed:
+            raise ValueError(f"{name}={getattr(settings, name)!r}: expected one of {', '.join(map(str, allowed))}")
 
 
 def is_size(size: Any) -> bool:

@@ -108,9 +108,9 @@ class SceneBatches(Dataset[list[GridGroup]]):
             if rng.random() < config.void_share:
                 nothing = draw_void(rng, width, height)
                 examples = [replace(example, image=nothing, boxes=(), hard=False) for example in examples]
-            chosen = rng.permutation(len(examples))[: min(config.questions, rows - len(asked))].tolist()
+            drawn = rng.permutation(len(examples))[: min(config.questions, rows - len(asked))].tolist()
             images.append(examples[0].image)
-            asked += [(number, examples[one]) for one in chosen]
+            asked += [(number, examples[one]) for one in drawn]
             if len(asked) >= rows:
                 break
         return [make_group(images, asked, self.encode, config.weight_of_hard)]

@@ -34,6 +34,7 @@ from arr_coc.config import CELL, SIGHTS, ARRCOCConfig, Keep, check_keep, tokens_
 from arr_coc.qwen.adapting import HOWS, LAST_LAYERS
 from arr_coc.qwen.glance import glance_grid
 from arr_coc.qwen.shapes import count_parts
+from arr_coc.training.config import check_choices
 
 TIERS_GB = (16, 24, 32)
 RESERVE_GB = 1.0  # of a card that torch cannot have: CUDA's own context, the display, fragmentation
@@ -76,10 +77,8 @@ class Plan:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         check_keep(self.keep)
-        names = {"how": HOWS, "stage": (1, 2, 3), "encoding": ("sparse", "dense"), "sight": SIGHTS}
-        for name, allowed in names.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(str, allowed))}")
+        choices = {"how": HOWS, "stage": (1, 2, 3), "encoding": ("sparse", "dense"), "sight": SIGHTS}
+        check_choices(self, choices)
         if self.stage != 2 and self.how != "none":
             raise ValueError(f"how={self.how!r} in stage {self.stage}: only stage 2 trains the model, use how='none'")
         least = {"batch": 1, "image_side": CELL, "text_tokens": 1, "selector_parameters": 0}

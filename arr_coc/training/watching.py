@@ -29,7 +29,7 @@ TILE = 240  # px of the longer side of a picture's tiles
 CAPTION = 32  # letters of a question that fit over a tile
 
 
-class Timed(Protocol):
+class TimePlan(Protocol):
     """What a clock needs to know of a run's settings."""
 
     @property
@@ -42,7 +42,7 @@ class Timed(Protocol):
 class Clock:
     """Where a run stands: by its steps, or by the time it was given."""
 
-    def __init__(self, config: Timed, launched: float, spent: float = 0.0) -> None:
+    def __init__(self, config: TimePlan, launched: float, spent: float = 0.0) -> None:
         """`spent` are the seconds of training that an earlier part of the run, before a stop, has used."""
         self.config, self.spent = config, spent
         self.started = time.monotonic()
