@@ -172,24 +172,23 @@ def answered_inputs(processor: Any, group: GridGroup) -> tuple[dict[str, Any], T
     inputs = encode(processor, conversations)
     inputs.pop("mm_token_type_ids")
     tokenizer = processor.tokenizer
-    answers = [[*text_ids(tokenizer, example.answer), tokenizer.eos_token_id] for example in group.examples]
-    longest = max(len(answer) for answer in answers)
-    pad_id = tokenizer.pad_token_id or 0
-    rows = {"input_ids": [], "attention_mask": [], "question_mask": [], "labels": []}  # type: dict[str, list[Tensor]]
-    for row, answer in enumerate(answers):
-        fill, added = longest - len(answer), torch.tensor(answer)
-        ids, seen = inputs["input_ids"][row], inputs["attention_mask"][row]
-        rows["input_ids"].append(torch.cat([torch.full((fill,), pad_id), ids, added]))
-        rows["attention_mask"].append(torch.cat([torch.zeros(fill, dtype=torch.long), seen, torch.ones_like(added)]))
-        asked = inputs["question_mask"][row]
-        rows["question_mask"].append(
-            torch.cat([torch.zeros(fill, dtype=torch.bool), asked, torch.zeros_like(added, dtype=torch.bool)])
-        )
-        rows["labels"].append(torch.cat([torch.full((fill + len(ids),), IGNORE), added]))
-    stacked = {name: torch.stack(values).to(device) for name, values in rows.items()}
-    labels = stacked.pop("labels")
-    moved = {name: inputs[name].to(device) for name in ("pixel_values", "image_grid_thw")}
-    return moved | stacked, labels
+    endings = ([*text_ids(tokenizer, example.answer), tokenizer.eos_token_id] for example in group.examples)
+    answers = [torch.tensor(ending) for ending in endings]
+    ids_RL, nothing = inputs["input_ids"], [torch.zeros_like(answer, dtype=torch.bool) for answer in answers]
+    rows = {
+        "input_ids": _with_ends(ids_RL, answers, tokenizer.pad_token_id or 0),
+        "attention_mask": _with_ends(inputs["attention_mask"], [torch.ones_like(answer) for answer in answers], 0),
+        "question_mask": _with_ends(inputs["question_mask"], nothing, 0),
+    }
+    labels_RL = _with_ends(torch.full_like(ids_RL, IGNORE), answers, IGNORE)
+    rows |= {name: inputs[name] for name in ("pixel_values", "image_grid_thw")}
+    return {name: value.to(device) for name, value in rows.items()}, labels_RL.to(device)
+
+
+def _with_ends(start_RL: Tensor, ends: list[Tensor], fill: int) -> Tensor:
+    """Rows with their ends behind them, and padding before them that makes them equally long."""
+    longest, rows = max(map(len, ends)), zip(start_RL, ends, strict=True)
+    return torch.stack([torch.cat([row.new_full((longest - len(end),), fill), row, end]) for row, end in rows])
 
 
 # ---------------------------------------------------------------- a teacher for images without boxes
