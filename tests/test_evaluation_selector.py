@@ -21,8 +21,8 @@ from arr_coc.evaluation.comparing import Sample, difference_of, mean_of, permuta
 from arr_coc.evaluation.metrics import Outcome, interval
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
-from arr_coc.qwen.batched import answering
 from arr_coc.qwen.batched.answering import Row
+from arr_coc.qwen.batched import answering
 from arr_coc.qwen.cells import boxes_cells
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import save_adapter
