@@ -146,15 +146,9 @@ def test_scenes_make(tmp_path, capsys):
     assert "not empty" in capsys.readouterr().err
 
 
-def test_train_mini(tmp_path, capsys):
-    settings = {"hidden": 64, "layers": [1, 1], "sizes": [[128, 128, 1.0]], "early_sizes": [], "cells_per_batch": 32,
-                "workers": 0, "compile": False, "precision": "float32", "evaluate_questions": 0}  # fmt: skip
-    (tmp_path / "tiny.json").write_text(json.dumps(settings))
-    arguments = ["--out", str(tmp_path / "run"), "--config", str(tmp_path / "tiny.json"), "--steps", "2"]
-    assert run(["train", "mini", *arguments, "--quiet"]) == 0
-    assert capsys.readouterr() == ("", "")
-    assert list((tmp_path / "run").glob("model-*.safetensors"))
-    assert run(["ask", "What colour is the hand?", "--model", str(tmp_path / "run"), "--max-new-tokens", "2"]) == 0
+def test_train_mini_says_where_it_went(capsys):
+    assert run(["train", "mini", "--out", "runs/mini", "--seconds", "540"]) == 3
+    assert "python -m studies.mini.train --help" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

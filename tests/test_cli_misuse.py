@@ -16,7 +16,7 @@ MISUSES = [
     (["ask", Q, "--max-new-tokens", "0"], EXIT_USAGE, "greater than or equal to 1", SEE),
     (["ask", Q, "--seed", "-1"], EXIT_USAGE, "'--seed'", SEE),
     (["train"], EXIT_USAGE, "Usage: arr-coc train", "Examples:"),
-    (["train", "mini", "--config", "no-such.json"], EXIT_USAGE, "no-such.json", SEE),
+    (["train", "selector", "--config", "no-such.json"], EXIT_USAGE, "no-such.json", SEE),
     (["ask", Q, "--keep", "0"], EXIT_BAD_INPUT, "keep=0", "0.25"),
     (["ask", Q, "--keep", "1"], EXIT_BAD_INPUT, "could mean", "give 1.0"),
     (["ask", Q, "--keep", "120%"], EXIT_BAD_INPUT, "keep='120%'", "0.25"),

@@ -16,7 +16,6 @@ from arr_coc.training.losses import (
     answers_right,
     budget_loss,
     budget_targets,
-    debias_attention,
     distillation_loss,
     mean_over_known,
     relevance_bce,
@@ -268,20 +267,6 @@ def test_the_scale_of_attention_does_not_matter_and_flat_zero_is_left_out():
         loss.backward()
         assert loss.item() == 0
         assert (leaf.grad == 0).all()
-
-
-def test_a_baseline_takes_sinks_away_and_leaves_what_was_asked_for():
-    sinks = torch.full((1, 4, 4), 0.02)
-    sinks[0, 0, 0] = 1.0
-    asked = sinks.clone()
-    asked[0, 2, 3] = 0.6
-    assert asked.flatten().argmax() == 0
-    left = debias_attention(asked, 0.3 * sinks)
-    assert left.flatten().argmax() == 2 * 4 + 3
-    assert left.max() == 1
-    assert left[0, 0, 0] == 0
-    assert (debias_attention(sinks, 5 * sinks) == 0).all()
-    assert distillation_loss(torch.rand(1, 4, 4), debias_attention(sinks, sinks)).item() == 0
 
 
 def test_a_sharper_target_asks_less_of_the_floor():

@@ -26,13 +26,16 @@ from arr_coc.training.memory import (
     RESERVE_GB,
     WORKSPACE,
     MemoryEstimate,
+    Plan,
     describe,
-    estimate,
     estimate_plan,
     largest_batch,
+    logit_bytes,
+    lora_parameters,
+    text_saved,
+    trained_parameters,
+    vision_saved,
 )
-from arr_coc.training.memory_parts import logit_bytes, lora_parameters, text_saved, trained_parameters, vision_saved
-from arr_coc.training.memory_plan import Plan
 
 KEEP, SIDE = 0.5, 256
 PARAMETERS = 700_000  # of a selector at the width of 2B
@@ -179,7 +182,7 @@ def test_the_peak_of_stage_2_is_the_estimate(how, checkpointing, dtype, encoding
             del output
     kept = round(KEEP * (SIDE // 32) ** 2)
     run = (config, how, 2, len(labels), SIDE, KEEP, columns - kept, dtype, checkpointing, count(owner.layer))
-    expected = estimate(*run, encoding=encoding, sight="stem")
+    expected = estimate_plan(Plan(*run, encoding=encoding, sight="stem"))
     assert live.peak == pytest.approx(expected.total - WORKSPACE, rel=0.1)
 
 
@@ -207,7 +210,7 @@ def stage_1_peak(layer: ARRCOCLayer, images: int, questions: int, length: int) -
 def stage_1_estimate(layer: ARRCOCLayer, images: int, questions: int, length: int, **sight: Any) -> int:
     """What is expected of `stage_1_peak`, where the model itself is not loaded."""
     run = (small_config(), "none", 1, images * questions, SIDE, KEEP, length, torch.float32, False, count(layer))
-    found = estimate(*run, questions_per_image=questions, **sight)
+    found = estimate_plan(Plan(*run, questions_per_image=questions, **sight))
     return found.total - WORKSPACE - (found.weights - 4 * count(layer))
 
 
@@ -358,4 +361,4 @@ def test_mistakes_are_told_in_one_line(changes, message):
 
 def test_other_families_are_refused():
     with pytest.raises(ValueError, match="qwen3_vl_moe"):
-        estimate(tiny.config(moe=True), "none", 1, 1, 512, 0.5, 64, torch.bfloat16, False, 0)
+        estimate_plan(Plan(tiny.config(moe=True), "none", 1, 1, 512, 0.5, 64, torch.bfloat16, False, 0))

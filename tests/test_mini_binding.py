@@ -12,11 +12,9 @@ from transformers import AutoTokenizer
 
 from arr_coc.qwen.cells import boxes_cells
 from arr_coc.qwen.turns import Turns, outside_words
-from arr_coc.scenes.draft import Style
-from arr_coc.scenes.fonts import PRACTICE_FILES, PRACTICE_FONTS, UNSEEN_FONTS, char_mask, load_font
-from arr_coc.scenes.making import PRACTICE_LAYOUTS, UNSEEN_LAYOUTS, lay_scene, make_scene
+from arr_coc.scenes.fonts import UNSEEN_FONTS, char_mask, load_font
+from arr_coc.scenes.making import UNSEEN_LAYOUTS, lay_scene, make_scene
 from arr_coc.scenes.phrasings import PHRASINGS
-from arr_coc.scenes.practice_phrasings import PRACTICE_PHRASINGS
 from studies.mini.binding import WAYS, binding_question
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import MiniBatches, _within_budget
@@ -24,8 +22,11 @@ from studies.mini.dense_head import load_head, new_head, save_head
 from studies.mini.facts import value_columns
 from studies.mini.letters import letter_sheet
 from studies.mini.links import LINK_WORDS, links_of
+from studies.mini.phrasings import PRACTICE_PHRASINGS
 from studies.mini.practice import practice_questions
 from studies.mini.step import label_loss
+from studies.mini.styles import PRACTICE_FILES, PRACTICE_FONTS, PRACTICE_LAYOUTS
+from studies.mini.styles import practice_style as Style
 from studies.mini.targets import CLASSES, FIRST_LINK, dense_targets
 from studies.mini.train import ASSETS
 

@@ -17,9 +17,8 @@ from arr_coc.scenes.making import LAYOUTS, SIZES, UNSEEN_LAYOUTS
 from arr_coc.scenes.masks import thing_mask
 from arr_coc.scenes.names import PICTOGRAMS
 from arr_coc.scenes.palette import distance, lab, visible_colours
-from arr_coc.scenes.phrasings import PHRASINGS
+from arr_coc.scenes.phrasings import PHRASINGS, phrasing_words, slot_words
 from arr_coc.scenes.splits import HELD_OUT_PAIRS, SPLITS, is_held_out_word
-from arr_coc.scenes.words import phrasing_words, slot_words
 
 COUNT = 200  # scenes per split in the shared sample
 

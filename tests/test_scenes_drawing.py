@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import ImageFont
 
-from arr_coc.scenes import THINGS, Box, Scene, backgrounds, draw_scene, fonts, make_scene, masks
+from arr_coc.scenes import THINGS, Box, Scene, draw_scene, fonts, make_scene, masks
+from arr_coc.scenes import drawing as backgrounds
 from arr_coc.scenes.names import PICTOGRAMS
 from arr_coc.scenes.splits import SPLITS
 

@@ -1,4 +1,4 @@
-"""Scenes as files and as a torch dataset."""
+"""Scenes as files."""
 
 import json
 import sys
@@ -6,12 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from arr_coc.scenes import draw_scene, make_scene
-from arr_coc.scenes.dataset import SceneDataset
 from arr_coc.scenes.export import export
 
 
@@ -84,25 +81,3 @@ def test_mistakes_leave_nothing_behind(tmp_path: Path, arguments: dict[str, obje
     with pytest.raises(ValueError, match=says):
         export(tmp_path / "new", **arguments)  # type: ignore[arg-type]
     assert not (tmp_path / "new").exists()
-
-
-def test_dataset_draws_by_seed() -> None:
-    data = SceneDataset(3, "train", first_seed=40, size=(256, 256))
-    sample = data[2]
-    scene = make_scene(42, "train", (256, 256))
-    assert len(data) == 3
-    assert sample.scene == scene
-    assert sample.questions == scene.questions
-    assert sample.image.dtype == torch.uint8
-    assert sample.image.shape == (3, 256, 256)
-    assert np.array_equal(sample.image.permute(1, 2, 0).numpy(), draw_scene(scene))
-    assert [s.scene.seed for s in data] == [40, 41, 42]
-    with pytest.raises(ValueError, match="at least one"):
-        SceneDataset(0)
-
-
-def test_dataset_in_a_loader_with_workers() -> None:
-    loader = DataLoader(SceneDataset(4, size=(256, 256)), batch_size=2, num_workers=1, collate_fn=list)
-    batches = list(loader)
-    assert [len(b) for b in batches] == [2, 2]
-    assert torch.equal(batches[1][1].image, SceneDataset(4, size=(256, 256))[3].image)

@@ -18,21 +18,13 @@ from arr_coc.data.examples import Example, scene_examples
 from arr_coc.data.sources import read_source
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.scenes import make_scene
-from arr_coc.training import inputs as selector_inputs
+from arr_coc.training import step as selector_inputs
 from arr_coc.training.config import READABLE, STRATEGIES, read_selector_config
-from arr_coc.training.data import (
-    TO_READ,
-    FileBatches,
-    SceneBatches,
-    fits,
-    make_encoder,
-    make_group,
-    whole_cells,
-)
-from arr_coc.training.inputs import answered_inputs
+from arr_coc.training.data import TO_READ, FileBatches, SceneBatches, make_encoder
+from arr_coc.training.groups import fits, make_group, whole_cells
 from arr_coc.training.losses import IGNORE, answer_cross_entropy, answers_right
 from arr_coc.training.making import make_learner
-from arr_coc.training.step import judge_group
+from arr_coc.training.step import answered_inputs, judge_group
 from arr_coc.training.strategies import GRADIENT_STRATEGIES
 
 

@@ -17,9 +17,18 @@ from arr_coc.qwen.processor import Conversation
 from arr_coc.records import NOT_FINITE, WHOLE_BUDGET, Balance, Judgement
 from arr_coc.selectors import ARRCOCSelector
 from arr_coc.training.losses import IGNORE, answer_cross_entropy, answers_right, relevance_bce
-from arr_coc.training.sampling import add_gumbel, ordered_log_prob, relaxed_top_k, relevance_after_tensions
-from arr_coc.training.strategies import GRADIENT_STRATEGIES, Drawn, Gumbel, Reinforce, make_strategy
-from arr_coc.training.strategy_selector import StrategySelector
+from arr_coc.training.strategies import (
+    GRADIENT_STRATEGIES,
+    Drawn,
+    Gumbel,
+    Reinforce,
+    StrategySelector,
+    add_gumbel,
+    make_strategy,
+    ordered_log_prob,
+    relaxed_top_k,
+    relevance_after_tensions,
+)
 
 NAMES = tuple(GRADIENT_STRATEGIES)
 SAMPLED = ("gumbel", "reinforce")

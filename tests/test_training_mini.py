@@ -1,4 +1,4 @@
-"""`arr-coc train mini` on a CPU: it learns, stops anywhere, goes on exactly, and writes a stock model."""
+"""`python -m studies.mini.train` on a CPU: it learns, stops anywhere, goes on exactly, and writes a stock model."""
 
 import json
 import shutil
@@ -12,19 +12,20 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
+from arr_coc.cli import run as cli
 from arr_coc.evaluation.asked import ask_about
 from arr_coc.qwen.batched.answering import Answerer, Row
 from arr_coc.qwen.batched.forward import patchify
 from arr_coc.qwen.turns import Turns
 from arr_coc.training.checkpoints import is_complete, newest_checkpoint, save_checkpoint
-from arr_coc.training.progress import Clock
+from arr_coc.training.watching import Clock
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import USES, MiniBatches, batch_stream
 from studies.mini.evaluation import dense_rows, evaluate, outcomes, sparse_rows
 from studies.mini.model import MAX_PARAMETERS, count_parameters, mini_config, new_model
 from studies.mini.shards import SHARD_BYTES, export_weights, load_weights
 from studies.mini.step import Learner
-from studies.mini.train import ASSETS, Places, train_mini
+from studies.mini.train import ASSETS, Places, main, train_mini
 
 
 def tiny(steps, **changes):
@@ -82,6 +83,19 @@ def test_a_stopped_run_goes_on_bit_for_bit(whole, tmp_path, monkeypatch):
     for name, tensors in wanted.items():
         assert tensors.keys() == found[name].keys()
         assert all(torch.equal(tensors[key], found[name][key]) for key in tensors)
+
+
+def test_the_command_makes_a_model_to_ask(tmp_path, capsys):
+    settings = {"hidden": 64, "layers": [1, 1], "sizes": [[128, 128, 1.0]], "early_sizes": [], "cells_per_batch": 32,
+                "workers": 0, "compile": False, "precision": "float32", "evaluate_questions": 0}  # fmt: skip
+    (tmp_path / "tiny.json").write_text(json.dumps(settings))
+    main(["--out", str(tmp_path / "run"), "--config", str(tmp_path / "tiny.json"), "--steps", "2", "--quiet"])
+    assert capsys.readouterr() == ("", "")
+    assert list((tmp_path / "run").glob("model-*.safetensors"))
+    question = ["ask", "What colour is the hand?", "--model", str(tmp_path / "run"), "--max-new-tokens", "2"]
+    assert cli.run(question) == 0
+    with pytest.raises(SystemExit, match=r"no-such\.json"):
+        main(["--out", str(tmp_path / "other"), "--config", "no-such.json"])
 
 
 def test_loss_falls(tmp_path):

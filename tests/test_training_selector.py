@@ -27,11 +27,10 @@ from arr_coc.training import step as selector_step
 from arr_coc.training.checkpoints import NotSaved, is_complete, newest_checkpoint
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.data import SceneBatches, make_encoder
-from arr_coc.training.learning import Learning
+from arr_coc.training.learning import Learning, Team
 from arr_coc.training.main import NotFinite, Stop
 from arr_coc.training.making import make_learner
 from arr_coc.training.step import MapLearner
-from arr_coc.training.team import Team
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +199,7 @@ def test_a_finished_run_repeated_changes_nothing(model, tmp_path):
 def test_a_run_by_the_clock_goes_on_with_the_time_and_the_rate_that_are_left(model, tmp_path, monkeypatch):
     ticks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: 0.02 * next(ticks))  # every look at it costs 20 ms
-    for module in ("progress", "selector", "selector_run"):
+    for module in ("watching", "main", "run"):
         monkeypatch.setattr(f"arr_coc.training.{module}.time", clock)
     config = settings(model, seconds=2.0, steps=0)
     with pytest.raises(KeyboardInterrupt):

@@ -16,11 +16,10 @@ from torch.utils.data import DataLoader
 from arr_coc.data.coco import CROWDS, OF_BROKEN, read_coco
 from arr_coc.data.detections import LOW_SCORE, NONE_FOUND, OTHER_IMAGES, attach_boxes, category_finder
 from arr_coc.data.examples import BrokenExample, SceneExamples, readable_example, scene_examples
-from arr_coc.data.jsonl import read_jsonl
+from arr_coc.data.questions import read_jsonl, read_vqa
 from arr_coc.data.sources import read_source
-from arr_coc.data.vqa import read_vqa
 from arr_coc.scenes import draw_scene, make_scene
-from arr_coc.training.box_targets import cell_targets, soft_targets
+from arr_coc.training.groups import cell_targets
 
 LOOSE = 1000  # so many broken rows are allowed where a test counts them
 
@@ -598,7 +597,6 @@ def test_targets_are_exactly_the_cells_that_boxes_touch(case):
     assert targets.dtype == torch.float32
     assert np.array_equal(targets.numpy(), truth.any((2, 3)))
     assert targets.sum() >= 1
-    assert torch.allclose(soft_targets(*case), torch.from_numpy(truth.mean((2, 3))).float(), atol=1e-6)
 
 
 @settings(deadline=None)
@@ -635,9 +633,6 @@ def test_a_box_thinner_than_rounding_marks_one_cell():
 
 def test_targets_of_nothing_and_of_boxes_beyond_the_image():
     assert cell_targets([], (64, 32), (2, 4)).tolist() == [[0.0] * 4] * 2
-    assert soft_targets([], (64, 32), (2, 4)).tolist() == [[0.0] * 4] * 2
     outside = [(64, 0, 80, 10), (-9, 0, 0, 10), (5, 5, 5, 9)]
     assert cell_targets(outside, (64, 32), (2, 4)).sum() == 0
     assert cell_targets([(60, 16, 900, 900)], (64, 32), (2, 4)).tolist() == [[0, 0, 0, 0], [0, 0, 0, 1]]
-    twice = [(0, 0, 8, 16), (0, 0, 8, 16), (4, 0, 12, 16)]
-    assert soft_targets(twice, (64, 32), (2, 4))[0].tolist() == [0.75, 0, 0, 0], "overlaps count once"

@@ -194,7 +194,7 @@ def test_new_words_take_the_next_numbers_and_old_ones_stay() -> None:
 
 
 def _old_words() -> list[str]:
-    from arr_coc.scenes.words import world_words
+    from arr_coc.scenes.phrasings import world_words
 
     words = sorted(word for word in world_words() if word.isalpha())
     return [entry for word in words for entry in (word, f"Ġ{word}")]

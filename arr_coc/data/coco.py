@@ -4,22 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from arr_coc.data import rows
 from arr_coc.data.examples import Box
 from arr_coc.data.files import FileExamples, FileImage, FileRow, ImageFolder
-from arr_coc.data.rows import (
-    MAX_BROKEN,
-    BadRow,
-    BrokenRows,
-    Id,
-    as_id,
-    as_numbers,
-    as_object,
-    as_text,
-    coco_box,
-    read_json,
-    sides,
-    table,
-)
+from arr_coc.data.rows import MAX_BROKEN, BadRow, BrokenRows, Id, as_id, as_object, as_text, new_id, table
 
 CROWDS = "annotations of crowds"
 OF_BROKEN = "annotations of broken images"
@@ -33,9 +21,8 @@ def read_coco(annotations: Path, images: Path, max_broken: int | float = MAX_BRO
     Boxes are those of all annotations of that category in that image, clipped to it. Crowds (`iscrowd`) are no
     boxes: they are counted in `left_out`, and a category that is there only as a crowd is not asked about.
     """
-    content = read_json(annotations)
-    folder = ImageFolder(images)
-    broken = BrokenRows(max_broken)
+    content = rows.read_json(annotations)
+    folder, broken = ImageFolder(images), BrokenRows(max_broken)
     categories = read_categories(content, annotations, broken)
     listed: set[Id] = set()
     image_of = dict(broken.sift(table(content, "images", annotations), _image_parser(folder, listed), folder.hint))
@@ -45,19 +32,13 @@ def read_coco(annotations: Path, images: Path, max_broken: int | float = MAX_BRO
     for image_id, category, box in broken.sift(table(content, "annotations", annotations), parse, folder.hint):
         if box is not None:
             boxes_of[image_id].setdefault(category, []).append(box)
-    rows = [
-        FileRow(
-            name=f"{images.name}/{image_of[image_id].name}: {category}",
-            image=image_of[image_id],
-            question=f"Where is the {category}?",
-            boxes=tuple(boxes),
-            family=category,
-            image_id=image_id,
-        )
-        for image_id, by_category in boxes_of.items()
-        for category, boxes in by_category.items()
-    ]
-    return FileExamples(rows, broken.lines, left_out, categories)
+    found = []
+    for image_id, by_category in boxes_of.items():
+        image = image_of[image_id]
+        for category, boxes in by_category.items():
+            name, question = f"{images.name}/{image.name}: {category}", f"Where is the {category}?"
+            found.append(FileRow(name, image, question, "", tuple(boxes), category, image_id=image_id))
+    return FileExamples(found, broken.lines, left_out, categories)
 
 
 def read_categories(content: Any, path: Path, broken: BrokenRows) -> dict[Id, str]:
@@ -66,7 +47,7 @@ def read_categories(content: Any, path: Path, broken: BrokenRows) -> dict[Id, st
 
     def parse(row: object) -> tuple[Id, str]:
         category = as_object(row)
-        return _new_id(category, seen), as_text(category, "name")
+        return new_id(category, "id", seen), as_text(category, "name")
 
     return dict(broken.sift(table(content, "categories", path), parse))
 
@@ -76,13 +57,13 @@ def _image_parser(folder: ImageFolder, listed: set[Id]) -> Callable[[object], tu
 
     def parse(row: object) -> tuple[Id, FileImage]:
         entry = as_object(row)
-        image_id = _new_id(entry, listed)
+        image_id = new_id(entry, "id", listed)
         image = folder.image(entry.get("file_name"))
         if "width" in entry and "height" in entry:
-            declared = tuple(as_numbers([entry["width"], entry["height"]], 2, "width, height"))
+            declared = tuple(rows.as_numbers([entry["width"], entry["height"]], 2, "width, height"))
             if declared != image.size:
                 raise BadRow(
-                    f"image {image.name} is {sides(image.size)} px, upright, but was annotated at "
+                    f"image {image.name} is {rows.sides(image.size)} px, upright, but was annotated at "
                     f"{declared[0]:g}x{declared[1]:g}: its boxes do not fit"
                 )
         return image_id, image
@@ -99,7 +80,7 @@ def _annotation_parser(
     def parse(row: object) -> Found:
         note = as_object(row)
         if "id" in note:
-            _new_id(note, seen)
+            new_id(note, "id", seen)
         image_id, category_id = as_id(note, "image_id"), as_id(note, "category_id")
         if image_id not in listed:
             raise BadRow(f"unknown image id {image_id!r}")
@@ -111,15 +92,6 @@ def _annotation_parser(
         if crowd or image_id not in image_of:
             left_out[OF_BROKEN if image_id not in image_of else CROWDS] += 1
             return image_id, categories[category_id], None
-        return image_id, categories[category_id], coco_box(note, image_of[image_id].size)
+        return image_id, categories[category_id], rows.coco_box(note, image_of[image_id].size)
 
     return parse
-
-
-def _new_id(row: dict[str, Any], seen: set[Id]) -> Id:
-    """The row's id, noted in `seen`; BadRow where it was there before."""
-    value = as_id(row, "id")
-    if value in seen:
-        raise BadRow(f"duplicate id {value!r}")
-    seen.add(value)
-    return value

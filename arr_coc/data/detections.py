@@ -10,23 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from arr_coc.data import rows
 from arr_coc.data.coco import read_categories
 from arr_coc.data.examples import Box
 from arr_coc.data.files import FileExamples, FileImage, FileRow
-from arr_coc.data.rows import (
-    MAX_BROKEN,
-    BadRow,
-    BrokenRows,
-    Id,
-    as_id,
-    as_numbers,
-    as_object,
-    as_text,
-    coco_box,
-    places,
-    read_json,
-)
-from arr_coc.data.vqa import image_number
+from arr_coc.data.questions import image_number
+from arr_coc.data.rows import MAX_BROKEN, BadRow, BrokenRows, Id, as_id, as_object, as_text, read_json
 
 OTHER_IMAGES = "detections in other images"
 LOW_SCORE = "detections under min_score"
@@ -44,11 +33,11 @@ _SINGULARS = {plural: singular for singular, plural in _PLURALS.items()}
 
 def attach_boxes(
     examples: FileExamples,
-    results: Path,
+    results: str | Path,
     *,
     min_score: float = MIN_SCORE,
     replace_boxes: bool = False,
-    categories: Path | None = None,
+    categories: str | Path | None = None,
     max_broken: int | float = MAX_BROKEN,
 ) -> FileExamples:
     """The examples, with boxes from a detector where their own are not known (or everywhere: `replace_boxes`).
@@ -60,27 +49,29 @@ def attach_boxes(
     """
     if not 0.0 <= min_score <= 1.0:
         raise ValueError(f"min_score is {min_score}: give a number from 0 to 1")
+    results = Path(results)
     content = read_json(results)
     if not isinstance(content, list):
         raise ValueError(f"{results}: not a list of detections; give a COCO-results-style file")
     broken = BrokenRows(max_broken)
     names = dict(examples.categories)
     if categories is not None:
-        names = read_categories(read_json(categories), categories, broken)
+        names = read_categories(read_json(Path(categories)), Path(categories), broken)
     elif not names and any(isinstance(row, dict) and "category" not in row for row in content):
         raise ValueError(f"{results}: its categories are numbers; give a COCO-style file with their names (categories)")
     left_out = dict.fromkeys((OTHER_IMAGES, LOW_SCORE, NONE_FOUND), 0)
     known = {*names.values(), *examples.categories.values()}
     parse = _detection_parser(ImageFinder(examples.rows), names, known, min_score, left_out)
     found: dict[FileImage, list[tuple[str, Box]]] = {}
-    detections = broken.sift(places(content, results.name), parse)
+    detections = broken.sift(rows.places(content, results.name), parse)
     if len(detections) == left_out[OTHER_IMAGES]:
         raise ValueError(f"{results}: none of its {len(content)} detections is in an image of these examples")
     for image, category, box in filter(None, detections):
         found.setdefault(image, []).append((category, box))
     named_in = category_finder(known)
-    rows = [_with_boxes(row, found.get(row.image, []), named_in, replace_boxes, left_out) for row in examples.rows]
-    return FileExamples(rows, [*examples.broken, *broken.lines], {**examples.left_out, **left_out}, examples.categories)
+    boxed = [_with_boxes(row, found.get(row.image, []), named_in, replace_boxes, left_out) for row in examples.rows]
+    lines, counts = [*examples.broken, *broken.lines], {**examples.left_out, **left_out}
+    return replace(examples, rows=boxed, broken=lines, left_out=counts)
 
 
 def _with_boxes(
@@ -103,10 +94,10 @@ def _with_boxes(
 class ImageFinder:
     """Finds the image that a detector means: by id or path first, else by file name, stem or number in the name."""
 
-    def __init__(self, rows: Iterable[FileRow]) -> None:
+    def __init__(self, examples: Iterable[FileRow]) -> None:
         self._exact: dict[Id, set[FileImage]] = {}
         self._loose: dict[Id, set[FileImage]] = {}
-        for row in rows:
+        for row in examples:
             path, number = row.image.path, row.image_id
             self._exact.setdefault(row.image.name, set()).add(row.image)
             if number is not None:
@@ -138,11 +129,11 @@ def _detection_parser(
         image = images.find(as_id(detected, "image_id" if "image_id" in detected else "file_name"))
         category = _category(detected, names)
         known.add(category)
-        score = as_numbers([detected.get("score")], 1, "score")[0]
+        score = rows.as_numbers([detected.get("score")], 1, "score")[0]
         if image is None:
             left_out[OTHER_IMAGES] += 1
             return None
-        box = coco_box(detected, image.size)
+        box = rows.coco_box(detected, image.size)
         if score < min_score:
             left_out[LOW_SCORE] += 1
             return None

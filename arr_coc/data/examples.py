@@ -24,21 +24,14 @@ MOST_IN_A_ROW = 16  # so many unreadable files one after the other are a lost di
 class Example:
     """One image with one question."""
 
-    name: str
-    """Names the row in messages, e.g. "val2017/000000000139.jpg: dog"."""
-    image: np.ndarray = field(repr=False)
-    """uint8 [height, width, 3], RGB, EXIF-upright."""
+    name: str  # names the row in messages, e.g. "val2017/000000000139.jpg: dog"
+    image: np.ndarray = field(repr=False)  # uint8 [height, width, 3], RGB, EXIF-upright
     question: str
-    answer: str
-    """"" where there is none."""
-    boxes: tuple[Box, ...] | None
-    """Where the answer is; () means that nothing is there, None that it is not known."""
-    family: str = ""
-    """Group for reports."""
-    hard: bool = False
-    """Hard variants get double weight in stage 3."""
-    answers: tuple[str, ...] = ()
-    """All answers that people gave, where there are several; `answer` stands for them."""
+    answer: str  # "" where there is none
+    boxes: tuple[Box, ...] | None  # where the answer is; () means that nothing is there, None that it is not known
+    family: str = ""  # group for reports
+    hard: bool = False  # hard variants get double weight in stage 3
+    answers: tuple[str, ...] = ()  # all answers that people gave, where there are several; `answer` stands for them
 
 
 class BrokenExample(ValueError):
@@ -47,9 +40,6 @@ class BrokenExample(ValueError):
 
 class Examples(Protocol):
     """What every dataset of examples offers."""
-
-    broken: list[str]
-    """One line per row that was left out: file, row, reason."""
 
     def __len__(self) -> int: ...
 
@@ -91,6 +81,7 @@ def scene_examples(scene: Scene) -> list[Example]:
     ]
 
 
+@dataclass(eq=False, repr=False)
 class SceneExamples(Dataset[Example]):
     """`count` scenes of a split, drawn on the fly, seeds from `first_seed` on, one question of each.
 
@@ -98,20 +89,17 @@ class SceneExamples(Dataset[Example]):
     "plain", "hard" or None (one in four is hard). Nothing is stored: workers need no shared state.
     """
 
-    def __init__(
-        self,
-        count: int,
-        split: str = "train",
-        first_seed: int = 0,
-        size: tuple[int, int] | None = None,
-        difficulty: str | None = None,
-    ) -> None:
-        if count < 1:
-            raise ValueError(f"count is {count}: a dataset needs at least one scene")
-        make_scene(first_seed, split, size, difficulty)  # wrong settings are told now, not in a worker
-        self.count, self.split, self.first_seed = count, split, first_seed
-        self.size, self.difficulty = size, difficulty
-        self.broken: list[str] = []
+    count: int
+    split: str = "train"
+    first_seed: int = 0
+    size: tuple[int, int] | None = None
+    difficulty: str | None = None
+    broken: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count is {self.count}: a dataset needs at least one scene")
+        make_scene(self.first_seed, self.split, self.size, self.difficulty)  # mistakes are told now, not in a worker
 
     def __len__(self) -> int:
         return self.count

@@ -20,11 +20,9 @@ from arr_coc.images.reader import FORMATS, MOST_ASPECT, MOST_BYTES, MOST_PIXELS,
 class FileImage:
     """An image file whose header was read; one object per file, so it is known by its identity."""
 
-    name: str
-    """Path relative to its folder, with "/"."""
+    name: str  # path relative to its folder, with "/"
     path: Path
-    size: tuple[int, int]
-    """(width, height) in px, upright."""
+    size: tuple[int, int]  # (width, height) in px, upright
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +36,8 @@ class FileRow:
     boxes: tuple[Box, ...] | None = None
     family: str = ""
     hard: bool = False
-    image_id: Id | None = None
-    """The number or name under which annotation files know the image, where they do."""
-    answers: tuple[str, ...] = ()
-    """All answers that people gave, where the file has several."""
+    image_id: Id | None = None  # the number or name under which annotation files know the image, where they do
+    answers: tuple[str, ...] = ()  # all answers that people gave, where the file has several
 
 
 @dataclass(eq=False, repr=False)
@@ -49,12 +45,9 @@ class FileExamples(Dataset[Example]):
     """Examples from image files. Images are decoded on access; what fails then raises BrokenExample."""
 
     rows: list[FileRow]
-    broken: list[str]
-    """One line per row that was left out: file, row, reason."""
-    left_out: dict[str, int] = field(default_factory=dict)
-    """What was left out though nothing is wrong with it, and how often: crowds, detections with a low score."""
-    categories: Mapping[Id, str] = field(default_factory=dict)
-    """Names of the categories that the annotation file knows."""
+    broken: list[str]  # one line per row that was left out: file, row, reason
+    left_out: dict[str, int] = field(default_factory=dict)  # what is not broken: crowds, low scores, and how many
+    categories: Mapping[Id, str] = field(default_factory=dict)  # names that the annotation file knows
 
     def __post_init__(self) -> None:
         if not self.rows:

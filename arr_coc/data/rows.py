@@ -46,13 +46,12 @@ class BrokenRows:
         """
         good: list[Parsed] = []
         before = len(self.lines)
-        total = 0
         for place, row in rows:
-            total += 1
             try:
                 good.append(parse(row))
             except BadRow as why:
                 self.lines.append(_one_line(f"{place}: {why}"))
+        total = len(good) + len(self.lines) - before
         fraction = isinstance(self.max_broken, float)
         first = before if fraction else 0
         count = len(self.lines) - first
@@ -102,6 +101,22 @@ def as_id(row: dict[str, Any], key: str) -> Id:
     return value
 
 
+def new_id(row: dict[str, Any], key: str, seen: set[Id], what: str = "id") -> Id:
+    """The row's id, noted in `seen`; BadRow where it was there before."""
+    value = as_id(row, key)
+    if value in seen:
+        raise BadRow(f"duplicate {what} {value!r}")
+    seen.add(value)
+    return value
+
+
+def as_list(value: object, what: str) -> list[Any]:
+    """The value, if it is a list."""
+    if not isinstance(value, list):
+        raise BadRow(f"{what} is a {type(value).__name__}, not a list")
+    return value
+
+
 def as_text(row: dict[str, Any], key: str, default: str | None = None) -> str:
     """A text without blanks around it. Absent, null or empty gives `default`; where that is None, BadRow."""
     value = row.get(key)
@@ -138,6 +153,14 @@ def clipped(x0: float, y0: float, x1: float, y1: float, size: tuple[int, int]) -
     if box[2] <= box[0] or box[3] <= box[1]:
         raise BadRow(f"box {x0:g}, {y0:g} to {x1:g}, {y1:g} lies outside the image of {sides(size)} px")
     return box
+
+
+def corner_boxes(row: dict[str, Any], key: str, size: tuple[int, int]) -> tuple[Box, ...] | None:
+    """The row's list of [x0, y0, x1, y1], clipped to the image; None where it has none."""
+    if row.get(key) is None:
+        return None
+    corners = (as_numbers(box, 4, "box") for box in as_list(row[key], key))
+    return tuple(clipped(x0, y0, x1, y1, size) for x0, y0, x1, y1 in corners)
 
 
 def coco_box(row: dict[str, Any], size: tuple[int, int]) -> Box:

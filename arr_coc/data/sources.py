@@ -12,17 +12,16 @@ Files are checked when they are read, images by their headers, so `len` is known
 it is asked for: `readable_example` goes on to the next one.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from arr_coc.data.charts import read_chartqa
 from arr_coc.data.coco import read_coco
 from arr_coc.data.detections import MIN_SCORE, attach_boxes
-from arr_coc.data.documents import read_docvqa
 from arr_coc.data.examples import Examples, SceneExamples
 from arr_coc.data.files import FileExamples
-from arr_coc.data.jsonl import read_jsonl
+from arr_coc.data.questions import read_chartqa, read_docvqa, read_jsonl, read_vqa
 from arr_coc.data.rows import MAX_BROKEN
-from arr_coc.data.vqa import read_vqa
 
 FORMS = {
     "scenes": "scenes",
@@ -31,6 +30,13 @@ FORMS = {
     "docvqa": "docvqa:QUESTIONS.json:IMAGES_FOLDER",
     "chartqa": "chartqa:QUESTIONS.json:IMAGES_FOLDER",
     "jsonl": "jsonl:FILE.jsonl",
+}
+READERS: dict[str, Callable[..., FileExamples]] = {
+    "coco": read_coco,
+    "vqa": read_vqa,
+    "docvqa": read_docvqa,
+    "chartqa": read_chartqa,
+    "jsonl": read_jsonl,
 }
 
 
@@ -66,26 +72,8 @@ def read_source(
         if detections is not None:
             raise ValueError("scenes know their boxes: leave detections out")
         return SceneExamples(count, split, first_seed, size, difficulty)
-    examples = _read_files(kind, [Path(place) for place in places], max_broken)
+    examples = READERS[kind](*map(Path, places), max_broken=max_broken)
     if detections is None:
         return examples
-    return attach_boxes(
-        examples,
-        Path(detections),
-        min_score=min_score,
-        replace_boxes=replace_boxes,
-        categories=None if categories is None else Path(categories),
-        max_broken=max_broken,
-    )
-
-
-def _read_files(kind: str, paths: list[Path], max_broken: int | float) -> FileExamples:
-    if kind == "coco":
-        return read_coco(paths[0], paths[1], max_broken)
-    if kind == "vqa":
-        return read_vqa(paths[0], paths[1], paths[2], max_broken)
-    if kind == "docvqa":
-        return read_docvqa(paths[0], paths[1], max_broken)
-    if kind == "chartqa":
-        return read_chartqa(paths[0], paths[1], max_broken)
-    return read_jsonl(paths[0], max_broken)
+    how: dict[str, Any] = {"min_score": min_score, "replace_boxes": replace_boxes, "categories": categories}
+    return attach_boxes(examples, detections, max_broken=max_broken, **how)

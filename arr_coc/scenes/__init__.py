@@ -4,14 +4,14 @@
     image = draw_scene(scene)                      # uint8 [512, 512, 3]
     scene.questions[0].text, scene.questions[0].answer, scene.questions[0].evidence
 
-Needs numpy and Pillow; torch only in `arr_coc.scenes.dataset`.
+Needs numpy and Pillow, and no torch.
 """
 
 from arr_coc.scenes.drawing import draw_scene
 from arr_coc.scenes.making import FAMILIES, make_scene
 from arr_coc.scenes.names import COLOURS, THINGS
+from arr_coc.scenes.phrasings import world_words
 from arr_coc.scenes.types import Box, Element, Glyph, Question, Scene
-from arr_coc.scenes.words import world_words
 
 __all__ = [
     "COLOURS",

@@ -1,7 +1,7 @@
 """Questions that need reading: signs, titles, grey text, tables, receipts and charts."""
 
 from arr_coc.scenes.asking_things import call
-from arr_coc.scenes.draft import Bar, Draft, Row, Sign
+from arr_coc.scenes.draft import Bar, Draft, Sign, TableRow
 from arr_coc.scenes.names import GOODS
 from arr_coc.scenes.phrasings import HEIGHTS, PLACES, phrase
 from arr_coc.scenes.types import Box, Element, Question, centre, gap_between
@@ -91,11 +91,11 @@ def ask_grey_text(draft: Draft) -> Question | None:
     return Question(text, draft.grey.text, "grey_text", (draft.grey.box,), tuple(draft.loud))
 
 
-def _row_word(row: Row) -> str:
+def _row_word(row: TableRow) -> str:
     return "item" if row.word in GOODS else "name"
 
 
-def _inverse_lookup(draft: Draft, row: Row, column: str) -> str:
+def _inverse_lookup(draft: Draft, row: TableRow, column: str) -> str:
     """A row by its value, as in "Which item costs 3.40?"."""
     value = row.values[column].text
     if column == "price":
@@ -103,7 +103,7 @@ def _inverse_lookup(draft: Draft, row: Row, column: str) -> str:
     return phrase(draft.rng, draft.wording, "which_has", k=_row_word(row), v=column, n=value)
 
 
-def _forward_lookup(draft: Draft, row: Row, column: str) -> str:
+def _forward_lookup(draft: Draft, row: TableRow, column: str) -> str:
     """As in "What does the tea cost?", "What is the age of Anna?", "What is the total?"."""
     if row.word == "total":
         return phrase(draft.rng, draft.wording, "total", d=draft.page)
@@ -122,7 +122,7 @@ def ask_lookup(draft: Draft) -> Question | None:
     return lookup_question(draft, row, column, inverse)
 
 
-def lookup_question(draft: Draft, row: Row, column: str, inverse: bool) -> Question:
+def lookup_question(draft: Draft, row: TableRow, column: str, inverse: bool) -> Question:
     """The value of a row, or by its value the row (`inverse`; never the total)."""
     value = row.values[column]
     text = (_inverse_lookup if inverse else _forward_lookup)(draft, row, column)

@@ -1,6 +1,6 @@
 """Layouts of documents: a page with a title, tables, and receipts."""
 
-from arr_coc.scenes.draft import Draft, Row
+from arr_coc.scenes.draft import Draft, TableRow
 from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
 from arr_coc.scenes.names import GOODS, GOODS_COLUMNS, PEOPLE, PEOPLE_COLUMNS
@@ -86,7 +86,7 @@ def _prices(draft: Draft, count: int) -> list[str]:
     return [f"{c // 20}.{5 * (c % 20):02d}" for c in draft.rng.sample(range(8, 240), count)]
 
 
-def choose_cells(draft: Draft, count: int) -> tuple[list[str], list[str], list[list[str]]]:
+def table_cells(draft: Draft, count: int) -> tuple[list[str], list[str], list[list[str]]]:
     """(row words, column words, cells as drawn with a header line and a label column) of a table."""
     rng = draft.rng
     goods = rng.random() < 0.6
@@ -134,7 +134,7 @@ def _lay_table(draft: Draft, wide: bool) -> bool:
     count = draft.between(2, 7)
     px = draft.text_px(most=0.85)
     while count >= 2:
-        words, columns, lines = choose_cells(draft, min(count, 4) if wide else count)
+        words, columns, lines = table_cells(draft, min(count, 4) if wide else count)
         across = [list(column) for column in zip(*lines, strict=True)] if wide else lines
         turn = -1 if draft.style.mirrored else 1  # -1: the label column comes last
         heading = round(px * 1.8) if draft.rng.random() < 0.5 else 0
@@ -144,7 +144,7 @@ def _lay_table(draft: Draft, wide: bool) -> bool:
             upright = [list(column) for column in zip(*cells, strict=True)] if wide else cells
             draft.headers = dict(zip(columns, upright[0][1:], strict=True))
             for word, line in zip(words, upright[1:], strict=True):
-                draft.rows.append(Row(word, line[0], dict(zip(columns, line[1:], strict=True))))
+                draft.rows.append(TableRow(word, line[0], dict(zip(columns, line[1:], strict=True))))
             draft.page = "table"
             scatter(draft, draft.between(1, 4))
             return True
@@ -197,7 +197,7 @@ def _lay_receipt(draft: Draft, menu: bool) -> bool:
         value_x, label_x = (left, left + value_w + px) if menu else (end, left)
         label_element = draft.put_line(label, font, px, label_x, base, word, ink)
         value = draft.put_line(price, font, px, value_x, base, word, ink)
-        draft.rows.append(Row(label.lower(), label_element, {"price": value}))
+        draft.rows.append(TableRow(label.lower(), label_element, {"price": value}))
     draft.taken.append(sheet)
     scatter(draft, draft.between(1, 4))
     return True

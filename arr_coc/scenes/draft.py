@@ -1,6 +1,6 @@
 """A scene while it is being laid out: what is placed, what is still free, and the facts to ask about."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -9,6 +9,7 @@ from arr_coc.scenes.fonts import TRAIN_FONTS, UNSEEN_FONTS, set_text, shift
 from arr_coc.scenes.masks import thing_mask
 from arr_coc.scenes.names import COLOURS, THINGS
 from arr_coc.scenes.palette import choose_background, grey_tone, jittered, lab, visible_colours
+from arr_coc.scenes.phrasings import WORDINGS, Wordings
 from arr_coc.scenes.splits import HELD_OUT_PAIRS, HELD_OUT_SHARE, pair_allowed
 from arr_coc.scenes.types import RGB, Box, Element, Glyph, Mark, gap_between
 
@@ -24,9 +25,11 @@ class Style:
     mirrored: bool = False
     """Labels of tables stand at the right of their values, those of charts above the bars."""
     rephrased: float = 0.0
-    """Share of questions in the wordings of practice."""
-    layouts: bool = False
-    """Whether the layouts of practice are drawn too (`practice_layouts.py`)."""
+    """Share of questions that are asked in `wordings`."""
+    wordings: Wordings = field(default_factory=dict)
+    """Further wordings by the keys of PHRASINGS."""
+    layouts: "Mapping[str, Layout]" = field(default_factory=dict)
+    """Further layouts, drawn beside those of the split."""
 
 
 PLAIN = Style()
@@ -44,7 +47,7 @@ class Sign:
 
 
 @dataclass(slots=True)
-class Row:
+class TableRow:
     """A line of a table or a receipt: its word in a sentence, its label, its values by column."""
 
     word: str
@@ -82,7 +85,7 @@ class Draft:
     taken: list[Box] = field(default_factory=list)
     things: list[Element] = field(default_factory=list)
     signs: list[Sign] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
     headers: dict[str, Element] = field(default_factory=dict)
     bars: list[Bar] = field(default_factory=list)
     bar_noun: str = ""
@@ -104,9 +107,11 @@ class Draft:
         self.font = self.any_font()
 
     @property
-    def wording(self) -> str:
-        """Whose wordings the next question is asked in: the split's, or those of practice."""
-        return "practice" if self.style.rephrased and self.rng.random() < self.style.rephrased else self.split
+    def wording(self) -> Wordings:
+        """The wordings that the next question is asked in: the split's, or those of the style."""
+        if self.style.rephrased and self.rng.random() < self.style.rephrased:
+            return self.style.wordings
+        return WORDINGS["unseen" if self.split == "unseen" else "seen"]
 
     # ---- sizes ------------------------------------------------------------------------------------------
 
@@ -242,3 +247,7 @@ class Draft:
     def nearest_gap(self, box: Box, others: Sequence[Box]) -> float:
         """Distance in pixels from `box` to the nearest of `others`; infinite when there are none."""
         return min((gap_between(box, b) for b in others), default=float("inf"))
+
+
+Layout = tuple[float, Callable[[Draft], bool], dict[str, float]]
+"""The layout's share among scenes, how to lay it, how often to ask which family."""

@@ -22,23 +22,8 @@ FILES = {
 }
 TRAIN_FONTS = ("sans", "sans-bold", "serif", "serif-bold", "mono", "mono-bold")
 UNSEEN_FONTS = ("stix", "stix-bold")
-# Further fonts for practice alone: no split shows them, and none is of the family of UNSEEN_FONTS.
-PRACTICE_FILES = {
-    "sans-oblique": "DejaVuSans-Oblique.ttf",
-    "serif-italic": "DejaVuSerif-Italic.ttf",
-    "modern": "cmr10.ttf",
-    "modern-bold": "cmb10.ttf",
-    "modern-sans": "cmss10.ttf",
-    "modern-mono": "cmtt10.ttf",
-}
 # Fonts that a study brings: name -> whole path of its file. Empty here; no split of this package shows them.
 FURTHER_FILES: dict[str, Path] = {}
-# A font's name may end in "*" and a width in percent: its characters, narrowed or stretched.
-PRACTICE_FONTS = (
-    *TRAIN_FONTS,
-    *PRACTICE_FILES,
-    *(f"{font}*{width}" for font in TRAIN_FONTS for width in (82, 118)),
-)
 
 # Full ink in a mask. 128 and not 255: a difference of two uint8 times 128 still fits an int16.
 FULL = 128
@@ -79,8 +64,8 @@ def font_folder() -> Path:
 
 @lru_cache(maxsize=512)
 def load_font(font: str, px: int) -> ImageFont.FreeTypeFont:
-    """The font of that name (a key of FILES or PRACTICE_FILES) at `px` pixels."""
-    path = FURTHER_FILES.get(font) or font_folder() / (FILES | PRACTICE_FILES)[font]
+    """The font of that name (a key of FILES or FURTHER_FILES, or a file beside those of FILES) at `px` pixels."""
+    path = FURTHER_FILES.get(font) or font_folder() / FILES.get(font, font)
     if not path.is_file():
         raise ValueError(f"no {path.name} in {path.parent}: copy it from matplotlib, or train without practice fonts")
     return ImageFont.truetype(str(path), px, layout_engine=ImageFont.Layout.BASIC)
@@ -95,7 +80,10 @@ def trim(ink: np.ndarray, rim: int) -> tuple[np.ndarray, int, int]:
 
 @lru_cache(maxsize=65536)
 def char_mask(font: str, px: int, char: str) -> CharMask:
-    """The mask of one character that has ink; offsets are from the pen on the baseline."""
+    """The mask of one character that has ink; offsets are from the pen on the baseline.
+
+    A font's name may end in "*" and a width in percent: its characters, narrowed or stretched.
+    """
     name, _, percent = font.partition("*")
     wide = int(percent or 100) / 100
     face = load_font(name, px)

@@ -5,8 +5,8 @@ from random import Random
 
 from arr_coc.scenes import asking_texts as texts
 from arr_coc.scenes import asking_things as things
-from arr_coc.scenes import charts, documents, layouts, practice_layouts, signs
-from arr_coc.scenes.draft import PLAIN, Draft, Style
+from arr_coc.scenes import charts, documents, layouts, signs
+from arr_coc.scenes.draft import PLAIN, Draft, Layout, Style
 from arr_coc.scenes.splits import SPLITS, stream
 from arr_coc.scenes.types import Question, Scene
 
@@ -29,26 +29,12 @@ ASKERS: dict[str, tuple[Asker, ...]] = {
 }
 FAMILIES: tuple[str, ...] = tuple(ASKERS)
 
-_THINGS = {
-    "colour": 2.0,
-    "thing": 2.0,
-    "count": 2.0,
-    "exists": 0.8,
-    "spatial": 2.0,
-    "larger": 3.0,
-    "describe": 2.0,
-}
+_THINGS = {"colour": 2.0, "thing": 2.0, "count": 2.0, "exists": 0.8, "spatial": 2.0, "larger": 3.0, "describe": 2.0}
 _FEW = {"colour": 0.8, "thing": 0.8, "exists": 0.3, "spatial": 0.4, "count": 0.3, "describe": 0.8}
-# Layout: (its share among scenes, how to lay it, how often to ask which family).
-Layout = tuple[float, Callable[[Draft], bool], dict[str, float]]
 LAYOUTS: dict[str, Layout] = {
     "free": (3.0, layouts.lay_free, _THINGS),
     "street": (2.4, signs.lay_street, {"read_sign": 6.0, **_FEW}),
-    "grid": (
-        2.0,
-        layouts.lay_grid,
-        {"odd_one_out": 3.0, "colour": 1.0, "thing": 1.0, "count": 2.0, "exists": 0.4},
-    ),
+    "grid": (2.0, layouts.lay_grid, {"odd_one_out": 3.0, "colour": 1.0, "thing": 1.0, "count": 2.0, "exists": 0.4}),
     "grey": (1.8, signs.lay_grey, {"grey_text": 3.0, "read_sign": 2.0, **_FEW}),
     "page": (1.2, documents.lay_page, {"title": 3.0, **_FEW}),
     "table": (1.3, documents.lay_table, {"lookup": 6.0, "title": 1.0, **_FEW}),
@@ -64,11 +50,6 @@ UNSEEN_LAYOUTS: dict[str, Layout] = {
     "wide_table": (1.3, documents.lay_wide_table, LAYOUTS["table"][2]),
     "menu": (1.2, documents.lay_menu, LAYOUTS["receipt"][2]),
     "side_chart": (2.0, charts.lay_side_chart, LAYOUTS["chart"][2]),
-}
-# Drawn for practice alone, where a style asks for them.
-PRACTICE_LAYOUTS: dict[str, Layout] = {
-    "cards": (2.0, practice_layouts.lay_cards, LAYOUTS["table"][2]),
-    "bar_list": (2.0, practice_layouts.lay_bar_list, LAYOUTS["chart"][2]),
 }
 
 # (width, height), all multiples of 32; squares of 512 px are the commonest.
@@ -98,8 +79,7 @@ def _check(split: str, size: tuple[int, int] | None, difficulty: str | None, cro
 
 
 def _choose_layout(rng: Random, split: str, wanted: frozenset[str], style: Style) -> tuple[str, Layout]:
-    choices = UNSEEN_LAYOUTS if split == "unseen" else LAYOUTS
-    choices = choices | PRACTICE_LAYOUTS if style.layouts else choices
+    choices = {**(UNSEEN_LAYOUTS if split == "unseen" else LAYOUTS), **style.layouts}
     fitting = {name: lay for name, lay in choices.items() if wanted & set(lay[2])}
     # A narrow wish goes to the layouts that are about it: a share by what they would ask.
     shares = [

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from random import Random
 
-from arr_coc.scenes.backgrounds import FIELD, KINDS
+from arr_coc.scenes.drawing import FIELD, KINDS
 from arr_coc.scenes.names import COLOURS
 from arr_coc.scenes.types import RGB, Background
 

@@ -1,11 +1,14 @@
-"""How questions are worded. Per key: phrasings of training, and phrasings only the unseen test has.
+"""How questions are worded, and every whole word of the world. Per key: phrasings of training, and of the unseen test.
 
 Every word of an unseen phrasing is also a word of training: the wording is new, the words are not.
 """
 
+import re
+from collections.abc import Mapping
+from functools import cache
 from random import Random
 
-from arr_coc.scenes.practice_phrasings import PRACTICE_PHRASINGS
+from arr_coc.scenes import names
 
 PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "colour": (
@@ -51,12 +54,7 @@ PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("Is there {a} here?", "Do you see {a} in the image?", "Can you see {a} in the image?"),
     ),
     "exists_row": (
-        (
-            "Is there {g} on the {d}?",
-            "Does the {d} have {g}?",
-            "Do you see {g} on the {d}?",
-            "Is {g} on the {d}?",
-        ),
+        ("Is there {g} on the {d}?", "Does the {d} have {g}?", "Do you see {g} on the {d}?", "Is {g} on the {d}?"),
         ("Can you see {g} on the {d}?", "Is there {g} here on the {d}?"),
     ),
     "spatial": (
@@ -108,12 +106,7 @@ PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("What word is on the {c} sign?", "What text is on the {c} sign?"),
     ),
     "read_place": (
-        (
-            "What does the {k} {w} say?",
-            "Read the {k} {w}.",
-            "What is the word {w}?",
-            "Tell me what the {k} {w} says.",
-        ),
+        ("What does the {k} {w} say?", "Read the {k} {w}.", "What is the word {w}?", "Tell me what the {k} {w} says."),
         ("What is written {w}?", "Read the word {w}."),
     ),
     "read_beside": (
@@ -147,12 +140,7 @@ PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("Read the price of the {g}.", "Find the price of the {g}.", "Tell me what the {g} costs."),
     ),
     "value_of": (
-        (
-            "What is the {v} of {g}?",
-            "Tell me the {v} of {g}.",
-            "Which {v} does {g} have?",
-            "Read the {v} of {g}.",
-        ),
+        ("What is the {v} of {g}?", "Tell me the {v} of {g}.", "Which {v} does {g} have?", "Read the {v} of {g}."),
         ("What {v} does {g} have?", "Find the {v} of {g}."),
     ),
     "total": (
@@ -160,12 +148,7 @@ PHRASINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("What is the total of the {d}?", "Find the total."),
     ),
     "which_costs": (
-        (
-            "Which item costs {n}?",
-            "What costs {n}?",
-            "Which item has the price {n}?",
-            "Name the item that costs {n}.",
-        ),
+        ("Which item costs {n}?", "What costs {n}?", "Which item has the price {n}?", "Name the item that costs {n}."),
         ("Tell me which item costs {n}.", "What item has the price {n}?"),
     ),
     "which_has": (
@@ -255,9 +238,41 @@ HEIGHTS = {True: "highest", False: "lowest"}
 PAGES = ("page", "poster", "table", "receipt", "menu", "chart")
 
 
-def phrase(rng: Random, wording: str, key: str, **slots: str) -> str:
-    """A question of that key with its slots filled, in a wording of the split, or of "practice"."""
-    if wording == "practice":
-        return rng.choice(PRACTICE_PHRASINGS[key]).format(**slots)
-    seen, unseen = PHRASINGS[key]
-    return rng.choice(unseen if wording == "unseen" else seen).format(**slots)
+Wordings = Mapping[str, tuple[str, ...]]
+WORDINGS: dict[str, Wordings] = {
+    "seen": {key: seen for key, (seen, _) in PHRASINGS.items()},
+    "unseen": {key: unseen for key, (_, unseen) in PHRASINGS.items()},
+}
+
+
+def phrase(rng: Random, wordings: Wordings, key: str, **slots: str) -> str:
+    """A question of that key with its slots filled, in one of the wordings."""
+    return rng.choice(wordings[key]).format(**slots)
+
+
+# ---------------------------------------------------------------- every word
+
+MARKS = (".", ",", "?")
+_ANSWERS = ("thing", "things", "sign", "text", "item", "name", "month", "day", "total", "yes", "no", "a", "an")
+_SLOT = re.compile(r"\{\w+\}")
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+def phrasing_words(unseen: bool) -> set[str]:
+    """The words of the phrasings themselves, slots left out."""
+    return {w for pair in PHRASINGS.values() for p in pair[unseen] for w in _WORD.findall(_SLOT.sub(" ", p))}
+
+
+def slot_words() -> set[str]:
+    """The words that can fill a slot or be an answer."""
+    phrases = [say(t) for say in (names.noun, names.plural, str) for t in names.THINGS] + list(names.COLOURS)
+    phrases += [w for group in (*RELATIONS.values(), *SIZES.values(), *MOST.values()) for w in group]
+    phrases += [*PLACES.values(), *HEIGHTS.values(), *PAGES, *names.GOODS, *names.PEOPLE, *names.MONTHS, *names.DAYS]
+    phrases += [*names.GOODS_COLUMNS, *names.PEOPLE_COLUMNS, *_ANSWERS]
+    return {w for p in phrases for w in _WORD.findall(p)}
+
+
+@cache
+def world_words() -> tuple[str, ...]:
+    """All whole words, sorted, as they are cased in sentences, for a tokenizer, and the punctuation marks."""
+    return (*sorted(phrasing_words(False) | phrasing_words(True) | slot_words()), *MARKS)

@@ -94,12 +94,7 @@ class Scene:
 
 def around(boxes: list[Box]) -> Box:
     """The smallest box that holds all of `boxes` (at least one)."""
-    return (
-        min(b[0] for b in boxes),
-        min(b[1] for b in boxes),
-        max(b[2] for b in boxes),
-        max(b[3] for b in boxes),
-    )
+    return (min(b[0] for b in boxes), min(b[1] for b in boxes), max(b[2] for b in boxes), max(b[3] for b in boxes))
 
 
 def gap_between(a: Box, b: Box) -> float:

@@ -76,8 +76,7 @@ def _write(work: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, A
     work.mkdir()
     for name, group in tensors.items():
         save_file(
-            {key: value.detach().cpu().contiguous() for key, value in group.items()},
-            work / f"{name}.safetensors",
+            {key: value.detach().cpu().contiguous() for key, value in group.items()}, work / f"{name}.safetensors"
         )
     (work / STATE).write_text(json.dumps(state, indent=2) + "\n")
     manifest = {path.name: sha256(path) for path in sorted(work.iterdir())}
@@ -113,20 +112,10 @@ def load_checkpoint(
 
 
 # Settings that may change when a run goes on: they decide how it runs, not what it learns.
-FREE_SETTINGS = frozenset(
-    [
-        "steps",
-        "seconds",
-        "workers",
-        "compile",
-        "profile",
-        "log_every",
-        "evaluate_every",
-        "evaluate_questions",
-        "checkpoint_every",
-        "max_broken",
-    ]
-)
+FREE_SETTINGS = {
+    *("steps", "seconds", "workers", "compile", "profile", "max_broken"),
+    *("log_every", "evaluate_every", "evaluate_questions", "checkpoint_every"),
+}
 
 
 def resumable(checkpoint: Path, config: Any) -> dict[str, Any]:

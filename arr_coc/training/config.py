@@ -1,18 +1,26 @@
 """Settings of `arr-coc train selector`: one frozen dataclass, read from JSON, checked once."""
 
 import dataclasses
+import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from arr_coc.config import CELL, POOLINGS, SIGHTS
-from arr_coc.training.settings import check_kind, is_size, read_settings
 
-STAGES = (1, 2, 3)
 STRATEGIES = ("score", "straight_through", "gumbel", "reinforce")
-ADAPTATIONS = ("none", "lora", "last4", "all")
-TARGETS = ("boxes", "attention")
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "stage": (1, 2, 3),
+    "strategy": STRATEGIES,
+    "adapt": ("none", "lora", "last4", "all"),
+    "target": ("boxes", "attention"),
+    "sight": SIGHTS,
+    "pooling": POOLINGS,
+    "encoding": ("dense", "sparse"),
+    "precision": ("auto", "bfloat16", "float32"),
+}
 _AT_LEAST_ONE = ("questions", "examples", "accumulate", "lora_rank", "sight_channels", "glance_channels")
 LEAST = {**dict.fromkeys(_AT_LEAST_ONE, 1), "longest_side": CELL}
 """Least values of numbers; 0 for all others."""
@@ -122,18 +130,7 @@ class SelectorTrainConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_kind(field.name, getattr(self, field.name), field.default)
-        for name, allowed in (
-            ("stage", STAGES),
-            ("strategy", STRATEGIES),
-            ("adapt", ADAPTATIONS),
-            ("target", TARGETS),
-            ("sight", SIGHTS),
-            ("pooling", POOLINGS),
-            ("encoding", ("dense", "sparse")),
-            ("precision", ("auto", "bfloat16", "float32")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(str, allowed))}")
+        check_choices(self, CHOICES)
         for name, value in ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self)):
             if isinstance(value, int | float) and not (math.isfinite(value) and value >= LEAST.get(name, 0)):
                 raise ValueError(f"{name}={value}: expected {LEAST.get(name, 0)} or more")
@@ -186,3 +183,49 @@ class SelectorTrainConfig:
 def read_selector_config(path: Path | None, **overrides: Any) -> SelectorTrainConfig:
     """The config of a JSON file (None: the defaults), with `overrides` that are not None on top."""
     return read_settings(SelectorTrainConfig, path, **overrides)
+
+
+# ---------------------------------------------------------------- any settings in a JSON file
+
+Settings = TypeVar("Settings")
+
+
+def read_settings(kind: type[Settings], path: Path | None, **overrides: Any) -> Settings:
+    """Settings of the dataclass `kind` from a JSON file (None: its defaults), with `overrides` that are not None."""
+    try:
+        given = json.loads(path.read_text()) if path else {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"{path}: expected a JSON object of settings")
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if unknown := sorted(set(given) - known):
+        raise ValueError(f"{path}: unknown settings {unknown}; known are {sorted(known)}")
+    given |= {name: value for name, value in overrides.items() if value is not None}
+    return kind(**{name: _frozen(value) for name, value in given.items()})
+
+
+def check_kind(name: str, value: Any, default: Any) -> None:
+    """A setting has the kind of its default; a whole number may stand for any number."""
+    kinds: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
+    if type(value) not in kinds:
+        raise ValueError(f"{name}: {value!r} is a {type(value).__name__}, expected {type(default).__name__}")
+
+
+def check_choices(settings: object, choices: Mapping[str, Sequence[Any]]) -> None:
+    """Each named setting is one of those that are allowed."""
+    for name, allowed in choices.items():
+        if getattr(settings, name) not in allowed:
+            raise ValueError(f"{name}={getattr(settings, name)!r}: expected one of {', '.join(map(str, allowed))}")
+
+
+def is_size(size: Any) -> bool:
+    """Whether this is (width, height, share): px in whole cells, and a share of 0 or more."""
+    if not isinstance(size, tuple) or len(size) != 3 or not all(isinstance(number, int | float) for number in size):
+        return False
+    width, height, share = size
+    return width >= CELL and height >= CELL and width % CELL == height % CELL == 0 and share >= 0
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

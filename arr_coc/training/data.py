@@ -1,112 +1,98 @@
-"""Batches for training a selector: images of one grid, with one or several questions each.
+"""Batches for training a selector, from drawn scenes or from files: lists of groups of one grid each.
 
 Batch i depends on the seed and on i alone, so the position in the data is one number, and a run that stopped goes on
-with the very batch that was next.
-
-B images, R questions (rows) about them, L tokens of a question, H W grid of cells.
+with the very batch that was next. Of files, some examples are held back to watch the training with.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+from PIL import Image, ImageDraw
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from arr_coc.config import CELL
 from arr_coc.data.examples import Example, Examples, readable_example, scene_examples
-from arr_coc.images.reader import MOST_ASPECT
+from arr_coc.data.files import FileExamples
+from arr_coc.data.sources import read_source
+from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.turns import Turns
 from arr_coc.scenes import make_scene
-from arr_coc.training.box_targets import cell_targets
 from arr_coc.training.config import SelectorTrainConfig
-from arr_coc.training.voids import draw_void
+from arr_coc.training.groups import Encode, GridGroup, fits, make_group, pixel_limits, whole_cells
 
-Encode = Callable[[str], Sequence[int]]
 SEEDS_PER_BATCH = 4096
 TO_READ = ("lookup", "chart")  # families whose evidence is found by reading
+HELD_SHARE, HELD_MOST = 0.1, 300  # of a dataset's examples, held back to watch the training with
+LIST = "left-out.txt"
+SAID = 20  # broken rows are said up to here; all are in the file
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Images of one grid with their questions."""
+class Data:
+    """What a run learns from."""
 
-    images_Bhw3: Tensor  # uint8, whole cells
-    image_R: Tensor  # the image of each row
-    ids_RL: Tensor
-    mask_RL: Tensor  # True where there is a token
-    targets_RHW: Tensor  # 1 where the answer is
-    known_R: Tensor  # False where nobody said where the answer is
-    weight_R: Tensor
-    standout_BHW: Tensor  # 1 where any question of the image finds its answer
-    examples: tuple[Example, ...]  # one per row, without their pixels
-    passed: tuple[str, ...] = ()  # what did not decode on the way to these examples
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """(H, W)"""
-        return self.targets_RHW.shape[1], self.targets_RHW.shape[2]
-
-    def rows(self, part: Tensor) -> "Group":
-        """The same images with some of the questions, by number."""
-        image, numbers = part.to(self.image_R.device), part.tolist()
-        names = ("image_R", "ids_RL", "mask_RL", "targets_RHW", "known_R", "weight_R")
-        cut = {name: getattr(self, name)[image] for name in names}
-        return replace(self, **cut, examples=tuple(self.examples[number] for number in numbers))
-
-    def to(self, device: torch.device) -> "Group":
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "Group":
-        return self._each(lambda tensor: tensor.pin_memory())
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Group":
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        changed: dict[str, Any] = {name: change(v) if isinstance(v, Tensor) else v for name, v in values}
-        return Group(**changed)
+    batches: Dataset[list[GridGroup]]
+    held: list[GridGroup]  # held back to watch with
+    broken: tuple[str, ...] = ()  # one line per row that was left out
+    most_unreadable: float = 0.0  # images that may turn out not to decode before the run stops
 
 
-NO_PIXELS = np.empty((0, 0, 3), np.uint8)
-
-
-def make_group(
-    images: Sequence[np.ndarray], asked: Sequence[tuple[int, Example]], encode: Encode, hard_weight: float
-) -> Group:
-    """A group from images of one size and (number of the image, example) pairs; boxes are in the images' pixels."""
-    high, wide = images[0].shape[:2]
-    grid = (high // CELL, wide // CELL)
-    tokens = [list(encode(example.question)) for _, example in asked]
-    longest = max(1, *(len(row) for row in tokens))
-    ids, mask = np.zeros((len(asked), longest), np.int64), np.zeros((len(asked), longest), bool)
-    targets, standout = torch.zeros(len(asked), *grid), torch.zeros(len(images), *grid)
-    for row, (number, example) in enumerate(asked):
-        ids[row, : len(tokens[row])], mask[row, : len(tokens[row])] = tokens[row], True
-        targets[row] = cell_targets(example.boxes or (), (wide, high), grid)
-        standout[number] = torch.maximum(standout[number], targets[row])
-    return Group(
-        torch.from_numpy(np.stack(images)),
-        torch.tensor([number for number, _ in asked]),
-        torch.from_numpy(ids),
-        torch.from_numpy(mask),
-        targets,
-        torch.tensor([example.boxes is not None for _, example in asked]),
-        torch.tensor([hard_weight if example.hard else 1.0 for _, example in asked]),
-        standout,
-        tuple(replace(example, image=NO_PIXELS) for _, example in asked),
+def make_data(config: SelectorTrainConfig, owner: ARRCOCQwen, say: Callable[[str], None]) -> Data:
+    """Batches to learn from, and groups to watch with."""
+    encode, limits = make_encoder(owner.processor.tokenizer), pixel_limits(owner.processor)
+    if config.data == "scenes":
+        for width, height, _ in config.sizes:
+            if config.needs_answers and not fits((height, width), limits):
+                raise ValueError(f"sizes: the model's processor would resize {width}x{height} px; leave that size out")
+        return Data(SceneBatches(config, encode), held_scenes(config, encode))
+    examples = read_source(
+        config.data,
+        max_broken=float(config.max_broken),
+        detections=Path(config.pseudo_boxes) if config.pseudo_boxes else None,
     )
+    assert isinstance(examples, FileExamples)
+    numbers = _usable(config, examples, say)
+    cut = len(numbers) - min(HELD_MOST, int(len(numbers) * HELD_SHARE))
+    held = Subset(examples, numbers[cut:][: config.evaluate_questions])
+    watched = FileBatches(replace(config, examples=max(1, len(held))), encode, held, limits)[0] if held else []
+    most = config.max_broken * len(examples)
+    batches = FileBatches(config, encode, Subset(examples, numbers[:cut]), limits)
+    return Data(batches, watched, tuple(examples.broken), most)
 
 
-class SceneBatches(Dataset[list[Group]]):
+def _usable(config: SelectorTrainConfig, examples: FileExamples, say: Callable[[str], None]) -> list[int]:
+    """Numbers of the examples that have what this stage learns from."""
+    if config.needs_answers:
+        what, instead = "answers", "use stage 1 with target='boxes'"
+        numbers = [number for number, row in enumerate(examples.rows) if row.answer]
+    else:
+        what, instead = "boxes", "use target='attention', or give pseudo_boxes"
+        numbers = [number for number, row in enumerate(examples.rows) if row.boxes is not None]
+    if not numbers:
+        raise ValueError(f"the examples of {config.data} have no {what}: {instead}")
+    if len(numbers) < len(examples):
+        say(f"{len(examples) - len(numbers)} examples without {what} were left out, {len(numbers)} are left")
+    return numbers
+
+
+# ---------------------------------------------------------------- batches
+
+
+def make_encoder(tokenizer: Any) -> Encode:
+    """A question's token ids, as the processor would make them; questions seen before come from a cache."""
+    return Turns(tokenizer).question
+
+
+class SceneBatches(Dataset[list[GridGroup]]):
     """`batches[i]`: one group of drawn scenes of one size."""
 
     def __init__(self, config: SelectorTrainConfig, encode: Encode) -> None:
         self.config, self.encode = config, encode
 
-    def __getitem__(self, index: int) -> list[Group]:
+    def __getitem__(self, index: int) -> list[GridGroup]:
         config = self.config
         rng = np.random.default_rng([config.seed, index, 1])
         shares = np.array([share for _, _, share in config.sizes])
@@ -122,15 +108,15 @@ class SceneBatches(Dataset[list[Group]]):
             if rng.random() < config.void_share:
                 nothing = draw_void(rng, width, height)
                 examples = [replace(example, image=nothing, boxes=(), hard=False) for example in examples]
-            chosen = rng.permutation(len(examples))[: min(config.questions, rows - len(asked))].tolist()
+            drawn = rng.permutation(len(examples))[: min(config.questions, rows - len(asked))].tolist()
             images.append(examples[0].image)
-            asked += [(number, examples[one]) for one in chosen]
+            asked += [(number, examples[one]) for one in drawn]
             if len(asked) >= rows:
                 break
         return [make_group(images, asked, self.encode, config.weight_of_hard)]
 
 
-class FileBatches(Dataset[list[Group]]):
+class FileBatches(Dataset[list[GridGroup]]):
     """`batches[i]`: the examples of a shuffled round over `examples`, grouped by grid, never padded."""
 
     def __init__(
@@ -138,7 +124,7 @@ class FileBatches(Dataset[list[Group]]):
     ) -> None:
         self.config, self.encode, self.examples, self.limits = config, encode, examples, limits
 
-    def __getitem__(self, index: int) -> list[Group]:
+    def __getitem__(self, index: int) -> list[GridGroup]:
         config, total = self.config, len(self.examples)
         places = range(index * config.examples, (index + 1) * config.examples)
         orders = {
@@ -159,39 +145,7 @@ class FileBatches(Dataset[list[Group]]):
         return [replace(made[0], passed=tuple(passed)), *made[1:]]
 
 
-def pixel_limits(processor: Any) -> tuple[int, int]:
-    """Least and most pixels of an image that the processor leaves at its size."""
-    size = processor.image_processor.size
-    return int(size["shortest_edge"]), int(size["longest_edge"])
-
-
-def fits(size: tuple[int, int], limits: tuple[int, int]) -> bool:
-    """Whether the processor leaves an image of (height, width) px as it is."""
-    kept: tuple[int, int] = smart_resize(*size, CELL, min_pixels=limits[0], max_pixels=limits[1])
-    return kept == size
-
-
-def whole_cells(example: Example, longest_side: int, limits: tuple[int, int]) -> Example:
-    """The example with its image shrunk to at most `longest_side` px and resized to whole cells; boxes follow.
-
-    The size is one that the processor leaves as it is, so that cells here are the model's cells.
-    """
-    high, wide = example.image.shape[:2]
-    scale = min(1.0, longest_side / max(high, wide))
-    least = -(-round(max(high, wide) * scale) // MOST_ASPECT)  # a very long image must not get longer by rounding
-    shrunk = [max(least, round(side * scale)) for side in (high, wide)]
-    new_high, new_wide = smart_resize(*shrunk, CELL, min_pixels=limits[0], max_pixels=limits[1])
-    if (wide, high) == (new_wide, new_high):
-        return example
-    image = np.asarray(Image.fromarray(example.image).resize((new_wide, new_high), Image.Resampling.BICUBIC))
-    across, down = new_wide / wide, new_high / high
-    boxes = example.boxes
-    if boxes is not None:
-        boxes = tuple((x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes)
-    return replace(example, image=image, boxes=boxes)
-
-
-def held_scenes(config: SelectorTrainConfig, encode: Encode) -> list[Group]:
+def held_scenes(config: SelectorTrainConfig, encode: Encode) -> list[GridGroup]:
     """Scenes of `val` at 512 px to watch the training with, in groups of 16."""
     scenes = [make_scene(seed, "val", (512, 512)) for seed in range(-(-config.evaluate_questions // 6))]
     groups = []
@@ -202,32 +156,11 @@ def held_scenes(config: SelectorTrainConfig, encode: Encode) -> list[Group]:
     return groups
 
 
-def make_encoder(tokenizer: Any) -> Encode:
-    """A question's token ids, as the processor would make them; questions seen before come from a cache."""
-    return Turns(tokenizer).question
-
-
-@dataclass(frozen=True, slots=True)
-class Every:
-    """Batch numbers of one of `of` processes, from `first` to `last`: it takes every `of`-th."""
-
-    first: int
-    last: int
-    of: int
-    mine: int
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.first + self.mine, self.last, self.of))
-
-    def __len__(self) -> int:
-        return len(range(self.first + self.mine, self.last, self.of))
-
-
 def stream_batches(
-    batches: Dataset[list[Group]], numbers: Every, workers: int, pin: bool
-) -> Generator[list[Group], None, None]:
+    batches: Dataset[list[GridGroup]], numbers: range, workers: int, pin: bool
+) -> Generator[list[GridGroup], None, None]:
     """The batches of `numbers` in order, made by so many worker processes (0: here)."""
-    loader: DataLoader[list[Group]] = DataLoader(
+    loader: DataLoader[list[GridGroup]] = DataLoader(
         batches,
         batch_size=None,
         sampler=numbers,
@@ -237,3 +170,82 @@ def stream_batches(
         multiprocessing_context="fork" if workers else None,
     )
     yield from loader
+
+
+# ---------------------------------------------------------------- what a run does without
+
+
+class LeftOut:
+    """Rows and images that a run does without: each is told once, and too many images end it."""
+
+    def __init__(self, data: Data, max_broken: float, tell: Callable[..., None]) -> None:
+        self.data, self.max_broken, self.tell = data, max_broken, tell
+        self.images: dict[str, None] = {}
+
+    def list_rows(self, out: Path) -> None:
+        """Rows that were broken: some are said, all are in a file."""
+        broken = self.data.broken
+        if broken:
+            (out / LIST).write_text("".join(f"{line}\n" for line in broken))
+            for line in broken[:SAID]:
+                self.tell(f"left out: {line}")
+            self.tell(f"{len(broken)} broken rows were left out, see {LIST}", broken=len(broken))
+
+    def note(self, group: GridGroup) -> None:
+        """Images that turned out not to decode on the way to a group."""
+        for line in group.passed:
+            if line not in self.images:
+                self.images[line] = None
+                self.tell(f"left out: {line}", unreadable=line)
+        if len(self.images) > self.data.most_unreadable:
+            raise ValueError(
+                f"{len(self.images)} images do not decode, over max_broken={self.max_broken}: first "
+                f"{next(iter(self.images))}; copy them again, or allow more"
+            )
+
+
+# ---------------------------------------------------------------- images without structure
+#
+# Whatever is asked of them, no cell answers. A selector that never met such an image sees things in noise; one that did
+# gives a flat map, and the allocator then keeps an even grid.
+
+
+def draw_void(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
+    """An image uint8 `[height, width, 3]` with nothing in it to be asked about."""
+    return VOIDS[int(rng.integers(len(VOIDS)))](rng, width, height)
+
+
+def _noise(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
+    """Independent values per block of 1 to 32 px, in colour or in grey, of any contrast."""
+    side = int(2 ** rng.integers(0, 6))
+    shape = (-(-height // side), -(-width // side), 3 if rng.random() < 0.6 else 1)
+    spread, middle = rng.uniform(8, 128), rng.uniform(40, 215)
+    values = rng.uniform(-1, 1, shape) if rng.random() < 0.5 else rng.normal(0, 0.5, shape)
+    blocks = (middle + spread * values).clip(0, 255).repeat(side, axis=0).repeat(side, axis=1)
+    return np.broadcast_to(blocks[:height, :width], (height, width, 3)).astype(np.uint8)
+
+
+def _field(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
+    """Colours that run smoothly into each other, from a few random points, with a little grain."""
+    few = rng.integers(0, 256, (int(rng.integers(1, 5)), int(rng.integers(1, 5)), 3)).astype(np.uint8)
+    smooth = np.asarray(Image.fromarray(few).resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
+    return (smooth + rng.normal(0, rng.uniform(0, 12), (height, width, 1))).clip(0, 255).astype(np.uint8)
+
+
+def _paint(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
+    """Drops and strokes everywhere, small ones many, large ones few, in a few colours or in any."""
+    image = Image.new("RGB", (width, height), tuple(rng.integers(0, 256, 3).tolist()))
+    pen = ImageDraw.Draw(image)
+    count = int(width * height / rng.uniform(60, 300))
+    inks = rng.integers(0, 256, (int(rng.integers(2, 40)), 3)).tolist()
+    reach = (rng.pareto(2.0, (count, 2)) * 3 + 1).clip(max=min(width, height) / 12)
+    places = rng.uniform(0, 1, (count, 2)) * (width, height)
+    round_ones = rng.random() < 0.7
+    for (x, y), (across, down) in zip(places.tolist(), reach.tolist(), strict=True):
+        box = (x - across, y - down, x + across, y + down)
+        ink = tuple(inks[int(rng.integers(len(inks)))])
+        pen.ellipse(box, fill=ink) if round_ones else pen.rectangle(box, fill=ink)
+    return np.asarray(image)
+
+
+VOIDS = (_noise, _field, _paint)

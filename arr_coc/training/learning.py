@@ -1,25 +1,100 @@
 """One optimizer step over the groups of several batches, in one process or in many.
 
 What it learns is the mean over all rows that a loss counts, however they were put into groups, batches and processes.
+
+Several processes (Accelerate) train one model: the main process alone looks at the clock and writes files. The others
+learn from it before every step whether to go on, and wait there while it saves or evaluates. With one process nothing
+is exchanged.
 """
 
-import contextlib
 import math
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, gather_object
+from torch import nn
 
 from arr_coc.training.config import SelectorTrainConfig
-from arr_coc.training.data import Group
+from arr_coc.training.groups import GridGroup
 from arr_coc.training.making import Makings, rate_groups
 from arr_coc.training.step import counted_rows
-from arr_coc.training.team import Team
 
 NOT_A_LOSS = "right"  # the share of right answers, reported beside the losses
 GROUPS_PER_BATCH = 4096  # at most: seeds of two batches never meet
+PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
-Numbered = tuple[int, list[Group]]  # a batch, and its number
+Numbered = tuple[int, list[GridGroup]]  # a batch, and its number
 Means = dict[str, float]  # of each loss
+
+
+class Team:
+    """This process among those that `accelerate launch` started; alone where it did not."""
+
+    def __init__(self, device: str | None = None) -> None:
+        """`device` "cpu" leaves a GPU alone. Precision is a setting of the run, not one of `accelerate config`."""
+        # Without a GPU, Accelerate connects processes only if it is told that they shall use the CPU.
+        cpu = device == "cpu" or not torch.cuda.is_available()
+        self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")
+        kind = self._accelerator.distributed_type
+        if kind not in PLAIN:
+            raise ValueError(f"accelerate launch with {kind.value}: a selector is trained with plain processes only")
+        launched = int(os.environ.get("WORLD_SIZE", "1"))
+        if self.count != launched:  # each would train alone, and all would write into one folder
+            raise ValueError(f"WORLD_SIZE={launched}, but {self.count} is connected: start with accelerate launch")
+
+    @property
+    def device(self) -> torch.device:
+        """Accelerate numbers CPUs, which safetensors does not take."""
+        device = torch.device(self._accelerator.device)
+        return torch.device("cpu") if device.type == "cpu" else device
+
+    @property
+    def count(self) -> int:
+        """Number of processes."""
+        return int(self._accelerator.num_processes)
+
+    @property
+    def index(self) -> int:
+        """Number of this process, from 0."""
+        return int(self._accelerator.process_index)
+
+    @property
+    def is_main(self) -> bool:
+        return bool(self._accelerator.is_main_process)
+
+    def wrap(self, learner: nn.Module) -> Any:
+        """The module to call: its backward pass takes the mean of the gradients over processes."""
+        return self._accelerator.prepare(learner)
+
+    def apart(self, learner: Any) -> AbstractContextManager[Any]:
+        """Within this, gradients add up in each process without being exchanged."""
+        context: AbstractContextManager[Any] = self._accelerator.no_sync(learner)
+        return context
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """Each of the values, added up over processes. All must call it."""
+        if self.count == 1:
+            return list(values)
+        here = torch.tensor(values, dtype=torch.float64, device=self.device)
+        added: list[float] = self._accelerator.reduce(here, reduction="sum").tolist()
+        return added
+
+    def anyone(self, here: bool) -> bool:
+        """Whether it is so in any process. All must call it."""
+        return self.sums([float(here)])[0] > 0
+
+    def gathered(self, items: list[Any]) -> list[Any]:
+        """The items of all processes in their order. All must call it."""
+        return list(items) if self.count == 1 else list(gather_object(items))
+
+    def end(self) -> None:
+        """Wait for all, then part."""
+        self._accelerator.wait_for_everyone()
+        self._accelerator.end_training()
 
 
 class BadStep(Exception):
@@ -50,7 +125,7 @@ class Learning:
         here = {name: sum(count[name] for count in counts) for name in counts[0]}
         everywhere = dict(zip(here, team.sums(list(here.values())), strict=True))
         found: Means = {}
-        bad: list[Group] = []
+        bad: list[GridGroup] = []
         for order, ((seed, group), count) in enumerate(zip(seeded, counts, strict=True)):
             # The exchange of gradients takes their mean over processes: hence their number in the share.
             share = {name: team.count * count[name] / max(everywhere[name], 1e-12) for name in count}
@@ -69,16 +144,16 @@ class Learning:
         self._agree_on_strategy()
         return found
 
-    def _backward(self, group: Group, seed: int, progress: float, share: Means, last: bool) -> Means:
+    def _backward(self, group: GridGroup, seed: int, progress: float, share: Means, last: bool) -> Means:
         """Add the gradients of a group, each loss by its share; they are exchanged with the last group alone."""
-        with contextlib.nullcontext() if last else self.team.apart(self.learner):
+        with nullcontext() if last else self.team.apart(self.learner):
             losses = self.learner(group.to(self.team.device), seed, progress)
             total: Any = sum(value * share[name] for name, value in losses.items() if name != NOT_A_LOSS)
             total.backward()
         values = torch.stack([value.detach().float() for value in losses.values()]).tolist()
         return dict(zip(losses, values, strict=True))
 
-    def _names(self, bad: list[Group], groups: list[Group]) -> list[str]:
+    def _names(self, bad: list[GridGroup], groups: list[GridGroup]) -> list[str]:
         """Names of the examples to blame, of all processes: where all losses are finite, those of the whole step."""
         blamed = bad if self.team.anyone(bool(bad)) else groups
         return self.team.gathered([example.name for group in blamed for example in group.examples])

@@ -17,10 +17,8 @@ from arr_coc.attending import TokenAllocator, relevance_mass
 IGNORE = -100  # label of tokens that carry no loss
 EDGE = 1e-3  # logarithms see relevance shrunk into [EDGE, 1 - EDGE]
 MOST_WEIGHT = 50.0  # of a positive cell under "balanced"; one cell in a thousand would else drown all others
-LEAST_SHARE, SHARE_SPAN = (
-    0.5,
-    0.45,
-)  # of TokenAllocator.automatic: the share of the mass is least + span * particularize
+# Of TokenAllocator.automatic: the share of the mass is LEAST_SHARE + SHARE_SPAN * particularize.
+LEAST_SHARE, SHARE_SPAN = 0.5, 0.45
 
 
 # ---------------------------------------------------------------- which rows count
@@ -183,19 +181,6 @@ def budget_loss(
 # ---------------------------------------------------------------- distillation, where there are no boxes
 
 
-def debias_attention(attention_BHW: Tensor, baseline_BHW: Tensor, strength: float = 1.0) -> Tensor:
-    """What a question drew in attention above a baseline: in [0, 1], peak 1, or 0 everywhere if there is no such cell.
-
-    Some cells draw attention whatever is asked (sinks). The baseline says which: the mean map of several questions
-    about the same image, or its map under a neutral question ("Describe the image."). Both maps, >= 0 in any scale, are
-    first made to sum to 1; `strength` times the baseline is then taken away.
-    """
-    above_BHW = (_shares(attention_BHW) - strength * _shares(baseline_BHW)).clamp(min=0)
-    # What is left of two equal maps is rounding, not attention: less than a thousandth of an even share.
-    above_BHW = torch.where(above_BHW * above_BHW[0].numel() > 1e-3, above_BHW, torch.zeros_like(above_BHW))
-    return above_BHW / above_BHW.amax((1, 2), keepdim=True).clamp(min=1e-12)
-
-
 def distillation_loss(
     relevance_BHW: Tensor,
     attention_BHW: Tensor,
@@ -217,8 +202,3 @@ def distillation_loss(
         usable_B = usable_B & known_B.bool()
     target_BHW = _blank_unknown(attention_BHW / peak_B.view(-1, 1, 1), usable_B).clamp(0, 1) ** sharpness
     return relevance_bce(relevance_BHW, target_BHW, "balanced", usable_B, weight_B)
-
-
-def _shares(attention_BHW: Tensor) -> Tensor:
-    attention_BHW = attention_BHW.detach().float()
-    return attention_BHW / attention_BHW.sum((1, 2), keepdim=True).clamp(min=1e-12)

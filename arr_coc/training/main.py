@@ -11,9 +11,7 @@ bit for bit with `--steps` on a CPU, with what is left of the time with `--secon
 
 import argparse
 import dataclasses
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,39 +21,12 @@ import torch
 
 from arr_coc.training.checkpoints import newest_checkpoint, resumable
 from arr_coc.training.config import SelectorTrainConfig, read_selector_config
+from arr_coc.training.learning import Learning, Team
 from arr_coc.training.making import make_learner
-from arr_coc.training.progress import Clock, Report
-from arr_coc.training.run import NotFinite, Places, Run
-from arr_coc.training.team import Team
+from arr_coc.training.run import NotFinite, Places, Run, Stop
+from arr_coc.training.watching import Clock, Report
 
 __all__ = ["NotFinite", "Places", "Stop", "train_selector"]
-
-AGAIN = 1.0  # seconds between two presses of Ctrl-C; a launcher may pass on one press as several
-
-
-class Stop:
-    """Whether somebody pressed Ctrl-C: the step in hand is finished and saved. A second press does not wait."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._first = 0.0
-        self._before: Any = None
-
-    def __enter__(self) -> "Stop":
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _ask(self, *_: object) -> None:
-        now = time.monotonic()
-        if self.asked and now - self._first > AGAIN:
-            raise KeyboardInterrupt
-        if not self.asked:
-            self.asked, self._first = True, now
 
 
 def train_selector(
@@ -72,9 +43,9 @@ def train_selector(
     resumed = newest_checkpoint(places.checkpoints)
     state = resumable(resumed, config) if resumed else {"trained": 0.0}
     torch.manual_seed(config.seed)
-    made = make_learner(config, places.init_from, team.device, say if team.is_main else _silent)
+    made = make_learner(config, places.init_from, team.device, say if team.is_main else lambda line: None)
     report = Report(places.out, say) if team.is_main else None
-    run = Run(config, places, team, made, Clock(config, launched, state["trained"]), report)
+    run = Run(Learning(config, team, made), places, Clock(config, launched, state["trained"]), report)
     if resumed:
         run.restore(resumed, state)
     count = sum(parameter.numel() for parameter in made.names)
@@ -92,10 +63,6 @@ def train_selector(
     if stopped:
         raise KeyboardInterrupt
     return found
-
-
-def _silent(_: str) -> None:
-    return None
 
 
 def main() -> None:

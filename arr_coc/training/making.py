@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig
 
 from arr_coc.config import CELL, ARRCOCConfig
+from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, DELTA_FILE, LORA_CONFIG, adapt, enable_checkpointing, load_adapted
 from arr_coc.qwen.loading import find_adapter, load_stock, pick_dtype, resolve
@@ -21,10 +21,9 @@ from arr_coc.qwen.shapes import build_shape
 from arr_coc.qwen.storage import load_adapter
 from arr_coc.selectors import ARRCOCSelector
 from arr_coc.training.config import SelectorTrainConfig
-from arr_coc.training.memory import MemoryEstimate, describe, estimate
+from arr_coc.training.memory import MemoryEstimate, Plan, describe, estimate_plan
 from arr_coc.training.step import AnswerLearner, MapLearner
-from arr_coc.training.strategies import GRADIENT_STRATEGIES, make_strategy
-from arr_coc.training.strategy_selector import StrategySelector
+from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector, make_strategy
 
 SHAPE = "shape:"  # models of random weights at a real shape, to see whether a run fits
 TEXT_TOKENS, ANSWER_TOKENS = 64, 32  # of a row beside the image, and of those its answer: the longest of scenes
@@ -38,10 +37,6 @@ class Makings:
     learner: nn.Module
     optimizer: torch.optim.Optimizer
     names: dict[Tensor, str]  # of the parameters that learn, as in the owner's state_dict
-
-    @property
-    def trained(self) -> set[str]:
-        return set(self.names.values())
 
     def strategy_state(self) -> dict[str, float]:
         selector = self.owner.selector
@@ -108,9 +103,9 @@ def _load_base(config: SelectorTrainConfig, device: torch.device) -> tuple[Any, 
         return load_stock(base, device, dtype), load_processor(base), config.model
     model = build_shape(config.model.removeprefix(SHAPE), device, dtype, config.seed)
     # Random weights know no words: mini's tokenizer serves, and its marks of an image take the place of Qwen's.
-    marks = AutoConfig.from_pretrained(resolve("mini"))
+    marks = read_json_object(Path(resolve("mini")) / "config.json")
     for name in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"):
-        setattr(model.config, name, getattr(marks, name))
+        setattr(model.config, name, marks[name])
     return model, load_processor(resolve("mini")), config.model
 
 
@@ -143,7 +138,7 @@ def expected_memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer)
     """What the run will need at its largest batch."""
     drawn = config.data == "scenes"
     width, height, _ = max(config.sizes, key=lambda size: size[0] * size[1])
-    return estimate(
+    plan = Plan(
         model.config,
         how=config.adapt if config.stage == 2 else "none",
         stage=config.stage,
@@ -163,6 +158,7 @@ def expected_memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer)
         sight=config.sight,
         glance_channels=config.glance_channels,
     )
+    return estimate_plan(plan)
 
 
 def rate_groups(optimizer: torch.optim.Optimizer, config: SelectorTrainConfig, step: int, progress: float) -> None:

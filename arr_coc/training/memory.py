@@ -3,6 +3,25 @@
 Counted is what torch allocates at the peak of a step (`torch.cuda.max_memory_allocated`). A peak has a moment:
 gradients come while activations go, so not all parts are there at once. Stages 1 and 3 run the base without gradients,
 for the glance alone.
+
+s bytes per value of the model's dtype, D hidden, F intermediate, A = heads x head size, G = key-value heads x head
+size, M tokens of a row, r LoRA's rank. Saved for the backward pass, bytes per token of a decoder layer (eager
+transformers with SDPA):
+
+    norms      4 (2 D + A + G)         their inputs in fp32, to which RMSNorm casts
+    attention  4 s A + s M             query, key and value repeated for every head, output; the mask as numbers
+    MLP        3 s F                   gate, its activation, up
+    "all"      s (4 D + A + G + F)     where weights learn: what norms scale, and the inputs of matrices
+    "lora"     4 (5 D + A + F + 7 r)   inputs in fp32, a copy per matrix; in an fp32 model they are shared: 2 D + F
+
+and per patch of a vision block, with its own D and F:
+
+    always     s (8 D + F)             LayerNorm inputs, query, key, the whole of qkv, output; GELU's input
+    "all"      s (3 D + F)
+    "lora"     4 (3 D + F + 4 r)
+
+With checkpointing the inputs of layers are kept (s D), and one layer at a time is made again. Logits cost s + 12 bytes
+per token and word: the logits, their log-softmax, and two gradients, all but the first in fp32.
 """
 
 from dataclasses import dataclass, replace
@@ -10,24 +29,91 @@ from typing import Any
 
 import torch
 
-from arr_coc.config import Keep
+from arr_coc.attending import budget_bounds
+from arr_coc.config import CELL, SIGHTS, ARRCOCConfig, Keep, check_keep, tokens_to_keep
+from arr_coc.qwen.adapting import HOWS, LAST_LAYERS
 from arr_coc.qwen.shapes import count_parts
-from arr_coc.training.memory_parts import (
-    feature_bytes,
-    logit_bytes,
-    lora_parameters,
-    pixel_bytes,
-    selector_bytes,
-    text_saved,
-    trained_parameters,
-    vision_saved,
-)
-from arr_coc.training.memory_plan import Plan
+from arr_coc.qwen.vision import glance_grid
+from arr_coc.training.config import check_choices
 
 TIERS_GB = (16, 24, 32)
 RESERVE_GB = 1.0  # of a card that torch cannot have: CUDA's own context, the display, fragmentation
 MOST_BATCH = 4096  # the search for the largest batch ends here
 WORKSPACE = 32 * 2**20  # cuBLAS keeps such a buffer, taken from torch's allocator
+PATCHES = 4  # of a cell
+
+# The selector is many small operations in fp32: bytes per cell, counted over the live tensors of the layer itself.
+ROW_BYTES = 26_600  # of each question: scorers and their backward pass
+ROW_TOKEN_BYTES = 21  # more per token of the question: its match with every cell
+IMAGE_BYTES = 6_600  # of each image: pyramid and stem
+ROW_GLANCE_BYTES, IMAGE_GLANCE_BYTES = 8, 4  # more per channel of a glance: two scorers stack it for each question
+TEXTURE_BYTES = 28_700  # of each image while textures are made, freed before the scorers run
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run does with memory."""
+
+    model_config: Any
+    how: str  # what of the model learns: none, lora, last4, all
+    stage: int
+    batch: int  # questions per step and process
+    image_side: int  # px
+    keep: Keep  # the most that is kept: with random budgets the upper end
+    text_tokens: int  # of a row besides the image: template, question and answer
+    dtype: torch.dtype
+    checkpointing: bool
+    selector_parameters: int
+    encoding: str = "sparse"
+    gated: bool = True  # whether the answer's gradient reaches the visual tokens (straight_through, gumbel)
+    answer_tokens: int = 0  # columns of a row whose logits are made; 0: all, as with labels= of the stock model
+    rank: int = 16
+    dropout: float = 0.0
+    accumulate: bool = False  # several batches per optimizer step: gradients wait beside the next one's activations
+    questions_per_image: int = 1  # in stages 1 and 3 questions share what was seen of an image
+    sight: str = "glance"
+    glance_channels: int = 96
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        check_keep(self.keep)
+        choices = {"how": HOWS, "stage": (1, 2, 3), "encoding": ("sparse", "dense"), "sight": SIGHTS}
+        check_choices(self, choices)
+        if self.stage != 2 and self.how != "none":
+            raise ValueError(f"how={self.how!r} in stage {self.stage}: only stage 2 trains the model, use how='none'")
+        least = {"batch": 1, "image_side": CELL, "text_tokens": 1, "selector_parameters": 0}
+        least |= {"answer_tokens": 0, "rank": 1, "questions_per_image": 1, "glance_channels": 1}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least {bound}")
+        if not self.dtype.is_floating_point:
+            raise ValueError(f"dtype={self.dtype}: expected a floating dtype such as torch.bfloat16")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(H, W) in cells."""
+        return self.image_side // CELL, self.image_side // CELL
+
+    @property
+    def cells(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def kept(self) -> int:
+        """Visual tokens of a row."""
+        defaults = ARRCOCConfig(hidden_dim=1)
+        wanted = tokens_to_keep(self.keep, self.cells)
+        return wanted or budget_bounds(self.cells, defaults.min_tokens, defaults.max_tokens)[1]
+
+    @property
+    def length(self) -> int:
+        """Tokens of a row, M."""
+        return self.kept + self.text_tokens
+
+    @property
+    def learns(self) -> str:
+        """What of an ordinary layer of either tower learns."""
+        return self.how if self.how in ("lora", "all") else "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +130,8 @@ class MemoryEstimate:
     plan: Plan
 
 
-def estimate(
-    model_config: Any,
-    how: str,
-    stage: int,
-    batch: int,
-    image_side: int,
-    keep: Keep,
-    text_tokens: int,
-    dtype: torch.dtype,
-    checkpointing: bool,
-    selector_parameters: int,
-    **more: Any,
-) -> MemoryEstimate:
-    """What a step needs at its peak, for a dense Qwen3-VL of that config; `more` are the other fields of `Plan`."""
-    run = (model_config, how, stage, batch, image_side, keep, text_tokens, dtype, checkpointing, selector_parameters)
-    return estimate_plan(Plan(*run, **more))
-
-
 def estimate_plan(plan: Plan) -> MemoryEstimate:
-    """As `estimate`."""
+    """What a step needs at its peak, for a dense Qwen3-VL of the plan's config."""
     size = plan.dtype.itemsize
     own = 4 * (plan.selector_parameters + (lora_parameters(plan) if plan.how == "lora" else 0))
     weights = size * sum(count_parts(plan.model_config).values()) + own
@@ -134,3 +202,130 @@ def describe(found: MemoryEstimate) -> str:
         says = "fits" if plan.batch <= most else "does not fit"
         lines.append(f"  {f'{card} GB card':<12}{says}, {f'largest batch {most}' if most else 'not even batch 1'}")
     return "\n".join(lines)
+
+
+# ---------------------------------------------------------------- what learns
+
+
+def lora_parameters(plan: Plan) -> int:
+    """LoRA's own weights: rank x (inputs + outputs) of every matrix that it stands beside."""
+    text, vision = plan.model_config.text_config, plan.model_config.vision_config
+    hidden, heads, groups = _text_widths(plan)
+    decoder = 2 * (hidden + heads) + 2 * (hidden + groups) + 3 * (hidden + text.intermediate_size)
+    block = 6 * vision.hidden_size + 2 * (vision.hidden_size + vision.intermediate_size)
+    return int(plan.rank * (text.num_hidden_layers * decoder + vision.depth * block))
+
+
+def trained_parameters(plan: Plan) -> int:
+    """Weights of the base itself that learn."""
+    text, parts = plan.model_config.text_config, count_parts(plan.model_config)
+    if plan.how == "last4":
+        each = (parts["text"] - text.hidden_size) // text.num_hidden_layers
+        return int(each * min(LAST_LAYERS, text.num_hidden_layers) + text.hidden_size)
+    return sum(parts.values()) if plan.how == "all" else 0
+
+
+def _text_widths(plan: Plan) -> tuple[int, int, int]:
+    """(D, A, G)."""
+    text = plan.model_config.text_config
+    return text.hidden_size, text.num_attention_heads * text.head_dim, text.num_key_value_heads * text.head_dim
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def text_layer_bytes(plan: Plan, learns: str) -> float:
+    """Saved by one decoder layer per token, where "none", "lora" or "all" of it learns."""
+    wide, s = plan.model_config.text_config.intermediate_size, plan.dtype.itemsize
+    hidden, heads, groups = _text_widths(plan)
+    saved = 4 * (2 * hidden + heads + groups) + s * (4 * heads + plan.length + 3 * wide)
+    if learns == "all":
+        saved += s * (4 * hidden + heads + groups + wide)
+    if learns == "lora":
+        shared = s == 4 and plan.dropout == 0
+        inputs = 2 * hidden + wide if shared else 5 * hidden + heads + wide
+        saved += (4 + (plan.dropout > 0)) * inputs + 4 * 7 * plan.rank  # dropout keeps a byte per value
+    return saved
+
+
+def vision_block_bytes(plan: Plan) -> float:
+    """Saved by one vision block per patch."""
+    vision, s = plan.model_config.vision_config, plan.dtype.itemsize
+    saved = s * (8 * vision.hidden_size + vision.intermediate_size)
+    inputs = 3 * vision.hidden_size + vision.intermediate_size
+    if plan.learns == "lora":
+        return saved + (4 + (plan.dropout > 0)) * inputs + 4 * 4 * plan.rank
+    return saved + (s * inputs if plan.learns == "all" else 0)
+
+
+def merger_bytes(plan: Plan) -> float:
+    """Saved by all patch mergers per cell; LoRA leaves them as they are."""
+    vision = plan.model_config.vision_config
+    each = 3 if plan.how == "all" else 1
+    mergers = 1 + len(vision.deepstack_visual_indexes)
+    return plan.dtype.itemsize * PATCHES * vision.hidden_size * (1 + mergers * each)
+
+
+def vision_saved(plan: Plan) -> tuple[float, float]:
+    """(kept of a batch for the backward pass, most on top of it while a block runs) of the vision tower."""
+    vision, s = plan.model_config.vision_config, plan.dtype.itemsize
+    patches = PATCHES * plan.batch * (plan.kept if plan.encoding == "sparse" else plan.cells)
+    hidden, wide = vision.hidden_size, vision.intermediate_size
+    pixels = s * 3 * vision.temporal_patch_size * vision.patch_size**2
+    if plan.learns == "none":  # a pass without gradients: the pixels, and rotary embeddings in fp32 or the MLP
+        return 0.0, patches * (pixels + max((24 + 5 * s) * hidden * (s < 4), s * (3 * hidden + 2 * wide)))
+    block, backward = vision_block_bytes(plan), s * (2 * hidden + 2 * wide)
+    ends = merger_bytes(plan) / PATCHES + (pixels if plan.learns == "all" else 0)
+    if plan.checkpointing:
+        return patches * (vision.depth * s * hidden + ends), patches * (block + backward)
+    return patches * (vision.depth * block + ends), patches * backward
+
+
+def text_saved(plan: Plan) -> tuple[float, float]:
+    """(kept of a batch for the backward pass, most on top of it while a layer runs) of the decoder, without logits."""
+    text, s = plan.model_config.text_config, plan.dtype.itemsize
+    layers = [plan.learns] * text.num_hidden_layers
+    if plan.how == "last4":
+        layers[-LAST_LAYERS:] = ["all"] * min(LAST_LAYERS, len(layers))
+    if plan.learns == "none" and not plan.gated:
+        layers = [layer for layer in layers if layer != "none"]  # no gradient goes further down
+    sizes = [text_layer_bytes(plan, layer) for layer in layers]
+    tokens = plan.batch * plan.length * bool(sizes)
+    head = (4 + 2 * s * (plan.how == "all")) * text.hidden_size  # final norm and output table
+    backward = s * (2 * text.hidden_size + 3 * text.intermediate_size)
+    if plan.checkpointing:
+        return tokens * (len(sizes) * s * text.hidden_size + head), tokens * (max(sizes, default=0.0) + backward)
+    return tokens * (sum(sizes) + head), tokens * backward
+
+
+def pixel_bytes(plan: Plan) -> float:
+    """Of a row: flattened patches in fp32."""
+    return 4.0 * 3 * plan.model_config.vision_config.temporal_patch_size * CELL**2 * plan.cells
+
+
+def feature_bytes(plan: Plan) -> float:
+    """Of a row: the visual tokens of all DeepStack levels, twice where they are gated."""
+    levels = (1 + len(plan.model_config.vision_config.deepstack_visual_indexes)) * (1 + plan.gated)
+    return levels * plan.dtype.itemsize * plan.model_config.text_config.hidden_size * plan.kept
+
+
+def logit_bytes(plan: Plan) -> float:
+    """Of a batch."""
+    columns = plan.answer_tokens or plan.length
+    return plan.batch * columns * plan.model_config.text_config.vocab_size * (plan.dtype.itemsize + 12)
+
+
+def selector_bytes(plan: Plan) -> tuple[float, float]:
+    """(what the selector holds through a step, what it needs while it looks at the images)."""
+    vision, hidden = plan.model_config.vision_config, plan.model_config.text_config.hidden_size
+    images = plan.batch if plan.stage == 2 else -(-plan.batch // plan.questions_per_image)
+    glanced = 4 * vision.hidden_size if plan.sight == "glance" else 0  # of each cell, in fp32
+    channels = plan.glance_channels if plan.sight == "glance" else 0
+    held = images * plan.cells * (3 * CELL**2 + glanced)  # beside the images as bytes
+    small = glance_grid(plan.grid, CELL)
+    through_vit = PATCHES * small[0] * small[1] * (24 + 5 * plan.dtype.itemsize) * vision.hidden_size
+    seeing = images * (plan.cells * 4 * 3 * CELL**2 + max(plan.cells * TEXTURE_BYTES, through_vit * bool(glanced)))
+    image = plan.cells * (IMAGE_BYTES + IMAGE_GLANCE_BYTES * channels)
+    of_cell = ROW_BYTES + ROW_TOKEN_BYTES * plan.text_tokens + ROW_GLANCE_BYTES * channels
+    row = plan.cells * of_cell + 8 * plan.text_tokens * hidden
+    return held + images * image + plan.batch * row, held + seeing

@@ -2,14 +2,16 @@
 
 import contextlib
 import dataclasses
-import json
 import shutil
+import signal
+import threading
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from arr_coc.files import write_json
 from arr_coc.qwen.adapting import ADAPTED, save_adapted, weights_hash
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.storage import save_adapter
@@ -20,27 +22,43 @@ from arr_coc.training.checkpoints import (
     save_checkpoint,
     told_if_not_saved,
 )
-from arr_coc.training.config import SelectorTrainConfig
-from arr_coc.training.data import Every, Group, stream_batches
+from arr_coc.training.data import LeftOut, make_data, stream_batches
+from arr_coc.training.groups import GridGroup
 from arr_coc.training.learning import BadStep, Learning, Means
-from arr_coc.training.making import Makings
-from arr_coc.training.progress import Clock, Report
-from arr_coc.training.sources import LeftOut, make_data
-from arr_coc.training.team import Team
-from arr_coc.training.watching import Watcher
+from arr_coc.training.watching import Clock, Report, Watcher
 
 BAD_BATCH = "bad-batch.json"
 LOWER = "start anew with a lower learning_rate"
+AGAIN = 1.0  # seconds between two presses of Ctrl-C; a launcher may pass on one press as several
 
 
 class NotFinite(ValueError):
     """A loss or a weight that is not a number: the run has stopped, and what it was made from is written down."""
 
 
-class Asked(Protocol):
-    """Whether somebody asked the run to stop."""
+class Stop:
+    """Whether somebody pressed Ctrl-C: the step in hand is finished and saved. A second press does not wait."""
 
-    asked: bool
+    def __init__(self) -> None:
+        self.asked = False
+        self._first = 0.0
+        self._before: Any = None
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _ask(self, *_: object) -> None:
+        now = time.monotonic()
+        if self.asked and now - self._first > AGAIN:
+            raise KeyboardInterrupt
+        if not self.asked:
+            self.asked, self._first = True, now
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,23 +90,14 @@ class Due:
 class Run:
     """One training run in this process: where it stands, and what it needs to go on."""
 
-    def __init__(
-        self,
-        config: SelectorTrainConfig,
-        places: Places,
-        team: Team,
-        made: Makings,
-        clock: Clock,
-        report: Report | None,
-    ) -> None:
+    def __init__(self, learning: Learning, places: Places, clock: Clock, report: Report | None) -> None:
         """`report` is None in all processes but the main one."""
-        self.config, self.places, self.team, self.made = config, places, team, made
-        self.clock, self.report = clock, report
+        self.learning, self.places, self.clock, self.report = learning, places, clock, report
+        config, team, made = self.config, self.team, self.made = learning.config, learning.team, learning.made
         self.step = 0  # optimizer steps so far
         self.taken = 0  # batches so far, those of all processes together: the position in the data
         self.rows = 0  # questions of this process since the last line about them
         self.base = self._hash_base()
-        self.learning = Learning(config, team, made)
         self.data = make_data(config, made.owner, self.tell)
         self.watcher = Watcher(made.owner, self.data.held, places.out)
         self.left_out = LeftOut(self.data, config.max_broken, self.tell)
@@ -103,12 +112,12 @@ class Run:
 
     # ---------------------------------------------------------------- the loop
 
-    def go(self, stop: Asked) -> bool:
+    def go(self, stop: Stop) -> bool:
         """Steps until the plan is fulfilled or somebody asks to stop; returns whether somebody did."""
         config, team = self.config, self.team
         per_step = config.accumulate * team.count
         left = 10**12 if config.seconds else max(0, config.steps - self.step) * per_step
-        numbers = Every(self.taken, self.taken + left, team.count, team.index)
+        numbers = range(self.taken + team.index, self.taken + left, team.count)  # of this process among all
         stream = stream_batches(self.data.batches, numbers, config.workers, pin=team.device.type == "cuda")
         log, look, save = Due(config.log_every), Due(config.evaluate_every), Due(config.checkpoint_every)
         first = self.step
@@ -135,13 +144,13 @@ class Run:
                     self.save()
                     save.again()
 
-    def _agree(self, stop: Asked) -> tuple[float, bool]:
+    def _agree(self, stop: Stop) -> tuple[float, bool]:
         """Progress by the main process's clock, and whether anyone asked to stop: all leave the loop together."""
         here = self.clock.progress(self.step) if self.team.is_main else 0.0
         progress, asked = self.team.sums([here, float(stop.asked)])
         return progress, asked > 0
 
-    def _learn(self, batches: list[tuple[int, list[Group]]], progress: float) -> Means:
+    def _learn(self, batches: list[tuple[int, list[GridGroup]]], progress: float) -> Means:
         """One step. Where it fails, its examples are written down, the state before it is saved, and the run stops."""
         try:
             return self.learning.learn(self.step, batches, progress)
@@ -149,7 +158,7 @@ class Run:
             if self.team.is_main:
                 losses = {name: repr(value) for name, value in bad.found.items()}
                 content = {"step": self.step, "losses": losses, "examples": bad.names}
-                (self.places.out / BAD_BATCH).write_text(json.dumps(content, indent=2) + "\n")
+                write_json(self.places.out / BAD_BATCH, content, indent=2)
             self.save()
             raise NotFinite(
                 f"a loss or its gradient is not finite at step {self.step}: its examples are in {BAD_BATCH}; "

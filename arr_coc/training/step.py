@@ -1,23 +1,25 @@
 """What one batch teaches: stages 1 and 3 supervise the maps, stage 2 answers end to end.
 
-B images, R questions about them, L tokens of a question, H W grid of cells, X width of the ViT.
+B images, R questions about them, L tokens of a question or a row, H W grid of cells, X width of the ViT, h heads.
 """
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.records import Judgement
 from arr_coc.selectors import ARRCOCSelector
 from arr_coc.timing import Stopwatch
 from arr_coc.training.config import SelectorTrainConfig
-from arr_coc.training.data import Group
-from arr_coc.training.inputs import answered_inputs
+from arr_coc.training.groups import GridGroup
 from arr_coc.training.losses import (
     IGNORE,
     answer_cross_entropy,
@@ -28,49 +30,38 @@ from arr_coc.training.losses import (
     relevance_mse,
     soft_iou,
 )
-from arr_coc.training.sampling import relevance_after_tensions
-from arr_coc.training.strategy_selector import StrategySelector
-from arr_coc.training.teaching import teacher_attention
+from arr_coc.training.strategies import StrategySelector, relevance_after_tensions
 
 Losses = dict[str, Tensor]
+ROWS_AT_ONCE = 64  # attention maps of whole sequences are large: this bounds them
 
 
 def map_losses(
-    judgement: Judgement, group: Group, layer: ARRCOCLayer, config: SelectorTrainConfig, teacher_RHW: Tensor | None
+    judgement: Judgement, group: GridGroup, layer: ARRCOCLayer, config: SelectorTrainConfig, teacher_RHW: Tensor | None
 ) -> Losses:
     """The losses of the maps, each already weighted: against boxes, or against the teacher's attention."""
-    balance, weight_R = judgement.balance, group.weight_R
+    balance, counted = judgement.balance, (group.known_R, group.weight_R)
     soft_RHW = relevance_after_tensions(judgement)
     wanted_RHW = judgement.maps["participatory"]
     if teacher_RHW is not None:
         return {
-            "relevance": config.bce * distillation_loss(soft_RHW, teacher_RHW, weight_B=weight_R),
-            "participatory": config.participatory * distillation_loss(wanted_RHW, teacher_RHW, weight_B=weight_R),
+            "relevance": config.bce * distillation_loss(soft_RHW, teacher_RHW, weight_B=group.weight_R),
+            "participatory": config.participatory * distillation_loss(wanted_RHW, teacher_RHW, weight_B=group.weight_R),
         }
-    target_RHW, known_R = group.targets_RHW, group.known_R
-    positive = config.positive_weight
-    standout_R = group.standout_BHW[group.image_R]
+    target_RHW, positive = group.targets_RHW, config.positive_weight
+    standout_RHW, stands_RHW = group.standout_BHW[group.image_R], judgement.maps["perspectival"]
+    room = (balance.relevance_BHW, balance.tensions_BT[:, 0], target_RHW, layer.attending)
     return {
-        "relevance": config.bce * relevance_bce(soft_RHW, target_RHW, positive, known_R, weight_R),
-        "mse": config.mse * relevance_mse(soft_RHW, target_RHW, known_R, weight_R),
-        "iou": config.iou * soft_iou(soft_RHW, target_RHW, known_R, weight_R),
-        "participatory": config.participatory * relevance_bce(wanted_RHW, target_RHW, positive, known_R, weight_R),
-        "perspectival": config.perspectival
-        * relevance_bce(judgement.maps["perspectival"], standout_R, positive, known_R, weight_R),
-        "budget": config.budget
-        * budget_loss(
-            balance.relevance_BHW,
-            balance.tensions_BT[:, 0],
-            target_RHW,
-            layer.attending,
-            known_R,
-            weight_R,
-            too_few=config.too_few,
-        ),
+        "relevance": config.bce * relevance_bce(soft_RHW, target_RHW, positive, *counted),
+        "mse": config.mse * relevance_mse(soft_RHW, target_RHW, *counted),
+        "iou": config.iou * soft_iou(soft_RHW, target_RHW, *counted),
+        "participatory": config.participatory * relevance_bce(wanted_RHW, target_RHW, positive, *counted),
+        "perspectival": config.perspectival * relevance_bce(stands_RHW, standout_RHW, positive, *counted),
+        "budget": config.budget * budget_loss(*room, *counted, too_few=config.too_few),
     }
 
 
-def counted_rows(group: Group, config: SelectorTrainConfig) -> dict[str, float]:
+def counted_rows(group: GridGroup, config: SelectorTrainConfig) -> dict[str, float]:
     """Over how many rows, by their weights, each loss of a group is a mean: its share when groups are put together."""
     weight_R = group.weight_R
     if config.target == "attention":
@@ -84,7 +75,7 @@ def counted_rows(group: Group, config: SelectorTrainConfig) -> dict[str, float]:
     }
 
 
-def judge_group(owner: ARRCOCQwen, group: Group) -> Judgement:
+def judge_group(owner: ARRCOCQwen, group: GridGroup) -> Judgement:
     """What the layer thinks of every row of a group, as the product does; each image is looked at once."""
     looker = replace(owner.looker(), selector=ARRCOCSelector(owner.layer))
     pixels_B3hw = group.images_Bhw3.permute(0, 3, 1, 2).float() / 255
@@ -102,7 +93,7 @@ class MapLearner(nn.Module):
         self.layer, self.config = owner.layer, config
         self._owner = (owner,)  # a tuple hides it: the frozen base is not part of what is trained and synchronised
 
-    def forward(self, group: Group, seed: int, progress: float) -> Losses:
+    def forward(self, group: GridGroup, seed: int, progress: float) -> Losses:
         """Losses of one group. Nothing here is drawn by chance, so `seed` and `progress` do not matter."""
         owner = self._owner[0]
         judgement = judge_group(owner, group)
@@ -121,7 +112,7 @@ class AnswerLearner(nn.Module):
         assert isinstance(owner.selector, StrategySelector)
         self.selector: StrategySelector = owner.selector
 
-    def forward(self, group: Group, seed: int, progress: float) -> Losses:
+    def forward(self, group: GridGroup, seed: int, progress: float) -> Losses:
         """Losses of one group: the answers under the strategy, and the maps where boxes are known."""
         inputs, labels_RL = answered_inputs(self.owner.processor, group)
         keeps = [self._budget(seed, row) for row in range(len(group.examples))]
@@ -143,3 +134,80 @@ class AnswerLearner(nn.Module):
         """A fraction KEPT, drawn evenly in its logarithm: small budgets are met as often as large ones."""
         least, most = (math.log(share) for share in self.config.keeps)
         return float(math.exp(np.random.default_rng([seed, row]).uniform(least, most)))
+
+
+# ---------------------------------------------------------------- whole rows, with their answers
+
+
+def answered_inputs(processor: Any, group: GridGroup) -> tuple[dict[str, Any], Tensor]:
+    """Model inputs of every row with its answer at the end, and labels on the answer alone, on the group's device.
+
+    Rows are padded on the left, so the answers end together.
+    """
+    device = group.images_Bhw3.device
+    pictures = [Image.fromarray(image) for image in group.images_Bhw3.cpu().numpy()]
+    conversations = [
+        Conversation([pictures[number]], example.question, ())
+        for number, example in zip(group.image_R.tolist(), group.examples, strict=True)
+    ]
+    inputs = encode(processor, conversations)
+    inputs.pop("mm_token_type_ids")
+    tokenizer = processor.tokenizer
+    endings = ([*text_ids(tokenizer, example.answer), tokenizer.eos_token_id] for example in group.examples)
+    answers = [torch.tensor(ending) for ending in endings]
+    ids_RL, nothing = inputs["input_ids"], [torch.zeros_like(answer, dtype=torch.bool) for answer in answers]
+    rows = {
+        "input_ids": _with_ends(ids_RL, answers, tokenizer.pad_token_id or 0),
+        "attention_mask": _with_ends(inputs["attention_mask"], [torch.ones_like(answer) for answer in answers], 0),
+        "question_mask": _with_ends(inputs["question_mask"], nothing, 0),
+    }
+    labels_RL = _with_ends(torch.full_like(ids_RL, IGNORE), answers, IGNORE)
+    rows |= {name: inputs[name] for name in ("pixel_values", "image_grid_thw")}
+    return {name: value.to(device) for name, value in rows.items()}, labels_RL.to(device)
+
+
+def _with_ends(start_RL: Tensor, ends: list[Tensor], fill: int) -> Tensor:
+    """Rows with their ends behind them, and padding before them that makes them equally long."""
+    longest, rows = max(map(len, ends)), zip(start_RL, ends, strict=True)
+    return torch.stack([torch.cat([row.new_full((longest - len(end),), fill), row, end]) for row, end in rows])
+
+
+# ---------------------------------------------------------------- a teacher for images without boxes
+#
+# The whole image goes through the model, with the question and its answer; the attention of the tokens that predict the
+# answer, on the image, averaged over heads and layers, is the target. On mini's scenes the quarter of the cells with
+# the most of it holds 97 % of the evidence.
+
+
+@torch.no_grad()
+def teacher_attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
+    """Attention of each row's answer on its image, `[R, H, W]`, at least 0, in no particular scale."""
+    rows = torch.arange(len(group.examples))
+    return torch.cat([_attention(owner, group.rows(part)) for part in rows.split(ROWS_AT_ONCE)])
+
+
+def _attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
+    model = owner.model
+    inputs, labels_RL = answered_inputs(owner.processor, group)
+    inputs.pop("question_mask")
+    is_image_RL = inputs["input_ids"] == model.config.image_token_id
+    output = _with_weights(model, inputs | {"mm_token_type_ids": is_image_RL.int()})
+    # The token before each answer token predicts it: its row says where that came from.
+    predicts_RL = (labels_RL != IGNORE).roll(-1, dims=1)
+    predicts_RL[:, -1] = False
+    share_RL = predicts_RL / predicts_RL.sum(1, keepdim=True).clamp(min=1)
+    total_RL = torch.zeros_like(share_RL)
+    for weights_RhLL in output.attentions:
+        total_RL += torch.einsum("rhlm,rl->rm", weights_RhLL.float(), share_RL) / weights_RhLL.shape[1]
+    return total_RL[is_image_RL].view(len(group.examples), *group.grid)
+
+
+def _with_weights(model: Any, inputs: dict[str, Tensor]) -> Any:
+    """The stock forward with attention weights, which only the eager attention shows; it is switched for that long."""
+    text = model.model.language_model
+    before = text.config._attn_implementation
+    text.set_attn_implementation("eager")
+    try:
+        return model(**inputs, output_attentions=True, logits_to_keep=1, use_cache=False)
+    finally:
+        text.set_attn_implementation(before)

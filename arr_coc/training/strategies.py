@@ -1,6 +1,6 @@
 """Gradient strategies: four ways to learn from a choice that has no gradient of its own, by name.
 
-B images with one grid, H W grid of cells, N = H * W.
+B images with one grid, H W grid of cells, N = H * W, T tensions.
 
     score             supervise the maps; nothing passes through the choice
     straight_through  the allocator's choice; kept tokens pass the answer's gradient on to their scores
@@ -17,11 +17,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from arr_coc.attending import TokenAllocator, choose_cells
+from arr_coc.attending import TokenAllocator, choose_cells, soften, suppress_neighbours
 from arr_coc.records import NOT_FINITE, RELEVANCE, WHOLE_BUDGET, Allocation, Judgement
-from arr_coc.training.sampling import add_gumbel, ordered_log_prob, relaxed_top_k, relevance_after_tensions
+from arr_coc.selectors import Selector, View
+from arr_coc.timing import Stopwatch
 
 EDGE = 1e-3  # relevance closer than this to 0 or 1 counts as this close: logits stay within 6.9 of zero
+HALVINGS = 32  # of an interval of about 100: beyond what fp32 can tell apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Strategy:
             raise ValueError(f"saved state of another strategy ({names}): go on with the strategy that was trained")
 
 
-class Score(Strategy):
+class ScoreOnly(Strategy):
     """The maps are supervised by losses of their own; the answer's loss trains the model alone."""
 
     name = "score"
@@ -197,7 +199,7 @@ class Reinforce(Strategy):
 
 
 GRADIENT_STRATEGIES: dict[str, type[Strategy]] = {
-    strategy.name: strategy for strategy in (Score, StraightThrough, Gumbel, Reinforce)
+    strategy.name: strategy for strategy in (ScoreOnly, StraightThrough, Gumbel, Reinforce)
 }
 
 
@@ -206,3 +208,107 @@ def make_strategy(name: str) -> Strategy:
     if name not in GRADIENT_STRATEGIES:
         raise ValueError(f"strategy={name!r}: expected one of {', '.join(GRADIENT_STRATEGIES)}")
     return GRADIENT_STRATEGIES[name]()
+
+
+# ---------------------------------------------------------------- a strategy inside a model
+
+
+class StrategySelector(Selector):
+    """Judges as the given selector does; in train mode it chooses with a strategy and remembers what was drawn.
+
+    In eval mode it is the given selector. `start` comes before each training step, `take` after its forward pass.
+    """
+
+    name = "in_training"
+
+    def __init__(self, judging: Selector, strategy: Strategy) -> None:
+        super().__init__(judging.allocator)
+        self.judging, self.strategy = judging, strategy
+        self.reads_pixels, self.reads_tokens = judging.reads_pixels, judging.reads_tokens
+        self.reads_glance = judging.reads_glance
+        self.drawn: list[tuple[Judgement, Drawn]] = []
+        self.start(seed=0, progress=0.0)
+
+    def start(self, seed: int, progress: float) -> None:
+        """Begin a step: the same seed draws the same cells. What an earlier step left behind is forgotten."""
+        self.seed, self.progress = seed, progress
+        self._generator: torch.Generator | None = None
+        self.drawn.clear()
+
+    def take(self) -> list[tuple[Judgement, Drawn]]:
+        """What was drawn since `start`, one pair per group of images with one grid; the memory is cleared."""
+        drawn, self.drawn = self.drawn, []
+        return drawn
+
+    def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
+        return self.judging.judge(view, stopwatch)
+
+    def automatic_budget(self, judgement: Judgement) -> Tensor:
+        return self.judging.automatic_budget(judgement)
+
+    def choose(self, judgement: Judgement, k_B: Tensor) -> Allocation:
+        if not self.training:
+            return self.judging.choose(judgement, k_B)
+        if self._generator is None:
+            self._generator = torch.Generator(k_B.device).manual_seed(self.seed)
+        drawn = self.strategy.draw(judgement, k_B, self.allocator, self._generator, self.progress)
+        self.drawn.append((judgement, drawn))
+        return drawn.allocation
+
+
+# ---------------------------------------------------------------- draws, and what of them has a gradient
+
+
+def relevance_after_tensions(judgement: Judgement) -> Tensor:
+    """The map that losses and gates should see, `[B, H, W]` in [0, 1], differentiable in relevance and tensions.
+
+    The allocator's own soft map is a constant where the relevance points nowhere. Such a row could never learn, so
+    here only rows that are not finite are taken out, as zeros.
+    """
+    relevance_BHW, tensions_BT = judgement.balance.relevance_BHW.float(), judgement.balance.tensions_BT.float()
+    finite_B = relevance_BHW.flatten(1).isfinite().all(-1) & tensions_BT.isfinite().all(-1)
+    relevance_BHW = torch.where(finite_B.view(-1, 1, 1), relevance_BHW, torch.zeros_like(relevance_BHW))
+    tensions_BT = torch.where(finite_B.view(-1, 1), tensions_BT, torch.zeros_like(tensions_BT))
+    _, explore_B, diversify_B = tensions_BT.unbind(-1)
+    return soften(relevance_BHW, suppress_neighbours(relevance_BHW, diversify_B), explore_B)
+
+
+def add_gumbel(logits_BN: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Logits with Gumbel noise: their k highest are k draws without replacement, in the order drawn."""
+    wait_BN = torch.empty_like(logits_BN).exponential_(generator=generator)
+    return logits_BN - wait_BN.clamp(min=torch.finfo(wait_BN.dtype).tiny).log()
+
+
+def relaxed_top_k(logits_BN: Tensor, k_B: Tensor, temperature: float) -> Tensor:
+    """A soft k-hot in [0, 1] whose rows sum to k: `sigmoid((logit - threshold) / temperature)`, `[B, N]`.
+
+    Each row has one threshold, found by halving. It moves with the logits (implicit derivative), so a cell that rises
+    pushes the others down. Cost is 32 passes over the row whatever k is; rows with k >= N are 1, without gradient.
+    """
+    cells = logits_BN.shape[-1]
+    wanted_B1 = k_B.to(logits_BN.dtype).clamp(max=cells - 0.5).unsqueeze(-1)
+    fixed_BN = logits_BN.detach()
+    low_B1 = fixed_BN.amin(-1, keepdim=True) - 20 * temperature
+    high_B1 = fixed_BN.amax(-1, keepdim=True) + 20 * temperature
+    for _ in range(HALVINGS):
+        middle_B1 = (low_B1 + high_B1) / 2
+        too_many_B1 = ((fixed_BN - middle_B1) / temperature).sigmoid().sum(-1, keepdim=True) > wanted_B1
+        low_B1, high_B1 = torch.where(too_many_B1, middle_B1, low_B1), torch.where(too_many_B1, high_B1, middle_B1)
+    threshold_B1 = (low_B1 + high_B1) / 2
+    held_BN = ((logits_BN - threshold_B1) / temperature).sigmoid()
+    slope_B1 = (held_BN * (1 - held_BN)).sum(-1, keepdim=True).detach().clamp(min=1e-12) / temperature
+    held_B1 = held_BN.sum(-1, keepdim=True)
+    threshold_B1 = threshold_B1 + (held_B1 - held_B1.detach()) / slope_B1
+    soft_BN = ((logits_BN - threshold_B1) / temperature).sigmoid()
+    return torch.where(k_B.unsqueeze(-1) >= cells, torch.ones_like(soft_BN), soft_BN)
+
+
+def ordered_log_prob(logits_BN: Tensor, order_BN: Tensor, k_B: Tensor) -> Tensor:
+    """Log-probability of drawing the first k cells of `order` one after the other without replacement, `[B]`, <= 0.
+
+    `order` is a permutation of all cells; what comes after the first k does not matter.
+    """
+    ranked_BN = logits_BN.gather(-1, order_BN)
+    left_BN = ranked_BN.flip(-1).logcumsumexp(-1).flip(-1)  # log of the odds of all cells not drawn before
+    drawn_BN = torch.arange(order_BN.shape[-1], device=order_BN.device) < k_B.unsqueeze(-1)
+    return torch.where(drawn_BN, ranked_BN - left_BN, torch.zeros_like(ranked_BN)).sum(-1)

@@ -1,12 +1,16 @@
-"""Watching a selector learn: recall on examples that were held back, and a picture of the same six of them.
+"""Watching a run: its clock, its lines, recall on examples that were held back, and a picture of the same six of them.
 
 R questions, H W grid of cells, N = H * W.
 """
 
 import importlib.util
+import json
+import multiprocessing
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from PIL import Image
@@ -15,7 +19,7 @@ from torch import Tensor
 from arr_coc.evaluation.asked import SPREAD
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Judgement
-from arr_coc.training.data import Group
+from arr_coc.training.groups import GridGroup
 from arr_coc.training.step import judge_group
 
 KEEPS = (0.06, 0.1, 0.25)
@@ -25,10 +29,66 @@ TILE = 240  # px of the longer side of a picture's tiles
 CAPTION = 32  # letters of a question that fit over a tile
 
 
+class TimePlan(Protocol):
+    """What a clock needs to know of a run's settings."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+
+class Clock:
+    """Where a run stands: by its steps, or by the time it was given."""
+
+    def __init__(self, config: TimePlan, launched: float, spent: float = 0.0) -> None:
+        """`spent` are the seconds of training that an earlier part of the run, before a stop, has used."""
+        self.config, self.spent = config, spent
+        self.started = time.monotonic()
+        self.ends = launched + config.seconds - spent
+        self.shared: Any = multiprocessing.Value("d", 0.0) if config.seconds else None
+
+    def start(self) -> None:
+        """Progress counts from here: compiling is over."""
+        self.started = time.monotonic()
+
+    def progress(self, step: int) -> float:
+        """0 at the first step, 1 at the end; also told to the data workers."""
+        if not self.config.seconds:
+            return step / self.config.steps
+        self.shared.value = self.trained() / max(1.0, self.spent + self.ends - self.started)
+        return float(self.shared.value)
+
+    def trained(self) -> float:
+        """Seconds of training so far, those before a stop included."""
+        return self.spent + time.monotonic() - self.started
+
+    def seconds_left(self, step: int, first: int) -> float:
+        """Time to the end, estimated from the pace so far where the plan is in steps."""
+        if self.config.seconds:
+            return self.ends - time.monotonic()
+        pace = (time.monotonic() - self.started) / max(1, step - first)
+        return pace * (self.config.steps - step)
+
+
+class Report:
+    """Metrics as JSON lines in a file and as short lines for people."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path, self._say = folder / "metrics.jsonl", say
+
+    def __call__(self, line: str, **values: Any) -> None:
+        self._say(line)
+        with self._path.open("a") as file:
+            file.write(json.dumps(values) + "\n")
+
+
 class Watcher:
     """Looks at groups that no step learns from."""
 
-    def __init__(self, owner: ARRCOCQwen, held: list[Group], out: Path) -> None:
+    def __init__(self, owner: ARRCOCQwen, held: list[GridGroup], out: Path) -> None:
         self.owner, self.held, self.folder = owner, held, out / "pictures"
         self.draws = importlib.util.find_spec("matplotlib") is not None  # bare training machines lack it
 
@@ -69,7 +129,7 @@ class Watcher:
         kept: Tensor = attending(relevance_RHW, balance.tensions_BT, k_R).keep_BHW
         return kept
 
-    def _tiles(self, group: Group, judgement: Judgement, most: int) -> list[tuple[str, Image.Image]]:
+    def _tiles(self, group: GridGroup, judgement: Judgement, most: int) -> list[tuple[str, Image.Image]]:
         """Image, relevance and kept cells of the first question about each image, up to `most` images."""
         if not self.draws or most < 1:
             return []

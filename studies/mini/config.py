@@ -8,7 +8,7 @@ from typing import Any
 
 from arr_coc.qwen.cells import CELL
 from arr_coc.scenes import FAMILIES
-from arr_coc.training.settings import check_kind, is_size, read_settings
+from arr_coc.training.config import check_kind, is_size, read_settings
 from studies.mini.practice import KINDS
 
 

@@ -24,7 +24,7 @@ from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
 from arr_coc.qwen.turns import Turns
 from arr_coc.scenes import Question, Scene, draw_scene
 from arr_coc.scenes.draft import PLAIN, Draft, Style
-from arr_coc.scenes.fonts import PRACTICE_FILES, PRACTICE_FONTS, load_font
+from arr_coc.scenes.fonts import load_font
 from arr_coc.scenes.making import lay_scene
 from studies.mini.binding import binding_question
 from studies.mini.config import MiniTrainConfig
@@ -33,6 +33,7 @@ from studies.mini.links import links_of
 from studies.mini.listing import list_question
 from studies.mini.packing import PackedText, pack_row
 from studies.mini.practice import practice_questions
+from studies.mini.styles import PRACTICE_FILES, PRACTICE_FONTS, practice_style
 from studies.mini.targets import CLASSES, dense_targets
 
 USES = ("dense", "sparse")
@@ -66,7 +67,7 @@ class MiniBatches(Dataset[Batch]):
         """`progress` is a shared number that the loop keeps (runs by the clock); None: by the step."""
         self.config, self.turns, self.progress = config, turns, progress
         self.world = find_world(config.world)
-        for font in PRACTICE_FILES if config.style_share else ():
+        for font in PRACTICE_FILES.values() if config.style_share else ():
             load_font(font, 16)  # a missing one is named now, not in every second scene
 
     def __getitem__(self, index: int) -> Batch:
@@ -107,7 +108,7 @@ def _style(rng: np.random.Generator, config: MiniTrainConfig) -> Style:
     """A style of practice: other fonts in half of the scenes, labels on the other side in half of them."""
     fonts = PRACTICE_FONTS if rng.random() < 0.5 else ()
     mirrored = bool(rng.random() < 0.5)
-    return Style(fonts, mirrored, rephrased=config.rephrase_share, layouts=config.practice_layouts)
+    return practice_style(fonts, mirrored, rephrased=config.rephrase_share, layouts=config.practice_layouts)
 
 
 def _scene(

@@ -2,7 +2,7 @@
 
 import math
 
-from arr_coc.training.progress import Clock, Report
+from arr_coc.training.watching import Clock, Report
 from studies.mini.config import MiniTrainConfig
 from studies.mini.step import Losses
 

@@ -3,14 +3,16 @@
     python -m studies.mini.train --out runs/mini --seconds 540
     python -m studies.mini.train --out runs/more --seconds 540 --init-from runs/mini --config warm.json
 
-`--out` receives the weights (bfloat16 shards) and `metrics.jsonl`; `--checkpoints` the full state, from which
+`--out` becomes a model to ask (tokenizer, settings, weights in bfloat16 shards) and receives `metrics.jsonl`;
+`--checkpoints` receives the full state, from which
 the same command goes on where it stopped: bit for bit with `--steps`, with what is left of the time with `--seconds`.
 """
 
 import argparse
 import dataclasses
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,12 @@ from arr_coc.training.checkpoints import (
     resumable,
     save_checkpoint,
 )
-from arr_coc.training.progress import Clock, Report
+from arr_coc.training.watching import Clock, Report
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import USES, MiniBatches, batch_stream, moved
 from studies.mini.dense_head import HEAD, load_head, save_head
 from studies.mini.evaluation import dense_rows, outcomes, sparse_rows
-from studies.mini.model import count_parameters, mini_config, new_model
+from studies.mini.model import copy_assets, count_parameters, mini_config, new_model
 from studies.mini.profiling import profile_steps
 from studies.mini.progress import log_step
 from studies.mini.shards import export_weights, load_weights
@@ -171,10 +173,10 @@ def evaluate_now(judge: Answerer, held: list[Asked], step: int, report: Report) 
     return result
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: see the top of this file."""
-    parser = argparse.ArgumentParser(description="Train mini.")
-    parser.add_argument("--out", type=Path, required=True, help="folder for weights and metrics")
+    parser = argparse.ArgumentParser(description="Train mini. The same command goes on from the newest checkpoint.")
+    parser.add_argument("--out", type=Path, default=Path("runs/mini"), help="folder for weights and metrics")
     parser.add_argument("--config", type=Path, help="JSON file with settings of MiniTrainConfig")
     parser.add_argument("--checkpoints", type=Path, help="folder for the full state (default: OUT/checkpoints)")
     parser.add_argument("--assets", type=Path, default=ASSETS, help="folder with mini's tokenizer")
@@ -183,13 +185,19 @@ def main() -> None:
         "--head", type=Path, help="start from the dense head in this file (default: beside the weights)"
     )
     parser.add_argument("--seconds", type=float, help="time budget of training, start-up included")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--workers", type=int)
-    parser.add_argument("--seed", type=int)
-    a = parser.parse_args()
-    config = read_config(a.config, seconds=a.seconds, steps=a.steps, workers=a.workers, seed=a.seed)
-    places = Places(a.out, a.checkpoints or a.out / "checkpoints", a.assets, a.init_from, a.head)
-    train_mini(config, places, _say)
+    parser.add_argument("--steps", type=int, help="optimizer steps, if no time budget is given")
+    parser.add_argument("--workers", type=int, help="processes that draw scenes")
+    parser.add_argument("--seed", type=int, help="of weights and data")
+    parser.add_argument("--quiet", action="store_true", help="say nothing")
+    a = parser.parse_args(arguments)
+    try:
+        config = read_config(a.config, seconds=a.seconds, steps=a.steps, workers=a.workers, seed=a.seed)
+        vocabulary = AutoTokenizer.from_pretrained(a.assets).get_vocab()
+        copy_assets(a.assets, a.out, mini_config(vocabulary, config.hidden, config.layers))
+        places = Places(a.out, a.checkpoints or a.out / "checkpoints", a.assets, a.init_from, a.head)
+        train_mini(config, places, (lambda line: None) if a.quiet else _say)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
 
 
 def _say(line: str) -> None:

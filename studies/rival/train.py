@@ -27,10 +27,11 @@ from arr_coc.qwen.loading import find_adapter, load_stock, pick_device, pick_dty
 from arr_coc.qwen.processor import load_processor
 from arr_coc.records import Question
 from arr_coc.training.config import SelectorTrainConfig, read_selector_config
-from arr_coc.training.data import Every, Group, SceneBatches, held_scenes, make_encoder, stream_batches
+from arr_coc.training.data import SceneBatches, held_scenes, make_encoder, stream_batches
+from arr_coc.training.groups import GridGroup
 from arr_coc.training.losses import relevance_bce, relevance_mse, soft_iou
 from arr_coc.training.making import rate_groups
-from arr_coc.training.progress import Report
+from arr_coc.training.watching import Report
 from studies.rival.selector import WEIGHTS, RivalScorer, load_rival, save_rival
 
 STATE = "checkpoint.safetensors"
@@ -47,21 +48,21 @@ class Rival:
     optimizer: torch.optim.Optimizer
     config: SelectorTrainConfig
 
-    def tokens(self, group: Group) -> Tensor:
+    def tokens(self, group: GridGroup) -> Tensor:
         """The merged visual tokens of each row's image, `[R, N, D]`."""
         with torch.no_grad():
             tables = grid_tables(self.model, *group.grid, group.images_Bhw3.device)
             seen = encode_vision(self.model, patchify(group.images_Bhw3, self.model.dtype), tables)
             return seen.merged_BKD[group.image_R]
 
-    def relevance(self, group: Group) -> Tensor:
+    def relevance(self, group: GridGroup) -> Tensor:
         """The scorer's map of every row, `[R, H, W]` in [0, 1]."""
         with torch.no_grad():
             question = Question.of(self.model.get_input_embeddings()(group.ids_RL), group.mask_RL)
         logits_RN: Tensor = self.scorer(self.tokens(group), question)
         return logits_RN.sigmoid().view(-1, *group.grid)
 
-    def loss(self, group: Group) -> Tensor:
+    def loss(self, group: GridGroup) -> Tensor:
         """ARR-COC's losses of a map against the boxes."""
         config, relevance_RHW = self.config, self.relevance(group)
         target_RHW, known_R, weight_R = group.targets_RHW, group.known_R, group.weight_R
@@ -71,7 +72,7 @@ class Rival:
             + config.iou * soft_iou(relevance_RHW, target_RHW, known_R, weight_R)
         )
 
-    def learn(self, step: int, groups: list[Group], device: torch.device) -> float:
+    def learn(self, step: int, groups: list[GridGroup], device: torch.device) -> float:
         """One optimizer step; returns the loss. ValueError where it is not a number."""
         rate_groups(self.optimizer, self.config, step, step / self.config.steps)
         loss = torch.stack([self.loss(group.to(device)) for group in groups]).mean()
@@ -85,7 +86,7 @@ class Rival:
         return value
 
     @torch.no_grad()
-    def recall(self, groups: list[Group], device: torch.device) -> float:
+    def recall(self, groups: list[GridGroup], device: torch.device) -> float:
         """Mean share of the evidence in the best quarter of the cells, over questions that have evidence."""
         shares: list[float] = []
         for group in (one.to(device) for one in groups):
@@ -128,7 +129,7 @@ def train_rival(
     held = held_scenes(config, encode)
     count = sum(parameter.numel() for parameter in rival.scorer.parameters())
     say(f"{count:,} parameters, steps {first} to {config.steps}")
-    numbers = Every(first * config.accumulate, config.steps * config.accumulate, 1, 0)
+    numbers = range(first * config.accumulate, config.steps * config.accumulate)
     batches = stream_batches(SceneBatches(config, encode), numbers, config.workers, place.type == "cuda")
     for step in range(first, config.steps):
         loss = rival.learn(step, [group for _ in range(config.accumulate) for group in next(batches)], place)

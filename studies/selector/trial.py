@@ -16,10 +16,9 @@ from typing import Any
 import torch
 
 from arr_coc.training.config import SelectorTrainConfig, read_selector_config
-from arr_coc.training.learning import Learning
+from arr_coc.training.data import make_data
+from arr_coc.training.learning import Learning, Team
 from arr_coc.training.making import expected_memory, make_learner
-from arr_coc.training.sources import make_data
-from arr_coc.training.team import Team
 
 
 def try_out(config: SelectorTrainConfig, steps: int, device: str | None = None) -> dict[str, Any]:

@@ -4,8 +4,8 @@ None is a layout of the unseen test: there, a turned table has its labels in the
 its prices first.
 """
 
-from arr_coc.scenes.documents import choose_cells, put_title, title_words
-from arr_coc.scenes.draft import Draft, Row
+from arr_coc.scenes.documents import put_title, table_cells, title_words
+from arr_coc.scenes.draft import Draft, TableRow
 from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
 from arr_coc.scenes.names import DAYS, GOODS, PEOPLE
@@ -58,7 +58,7 @@ def lay_form(draft: Draft) -> bool:
         name = draft.put_line(label, font, px, box[0] + px, base, word, ink)
         placed[label.lower()] = name, draft.put_line(value, hand, px, x + px // 2, value_base, word, ink)
     draft.headers = {name: placed[name][0] for name in fields}
-    draft.rows.append(Row(person, placed["name"][1], {name: placed[name][1] for name in fields}))
+    draft.rows.append(TableRow(person, placed["name"][1], {name: placed[name][1] for name in fields}))
     draft.page = "page"
     scatter(draft, draft.between(1, 4))
     return True
@@ -98,7 +98,7 @@ def lay_price_list(draft: Draft) -> bool:
         if dots and not under:
             for dot in range(label.box[2] + 6, value.box[0] - 6, max(6, px // 3)):
                 draft.rect((dot, base - 2, dot + 2, base), (130, 130, 130))
-        draft.rows.append(Row(word, label, {"price": value}))
+        draft.rows.append(TableRow(word, label, {"price": value}))
     scatter(draft, draft.between(1, 4))
     return True
 
@@ -127,7 +127,7 @@ def lay_bill(draft: Draft) -> bool:
             draft.rect((box[0] + 6, base - round(px * 1.1), box[2] - 6, base - round(px * 1.1) + 2), (140, 140, 140))
         name = draft.put_line(label, font, px, box[0] + px, base, *ink)
         end = box[2] - px - set_text(price, font, px).width
-        draft.rows.append(Row(label.lower(), name, {"price": draft.put_line(price, font, px, end, base, *ink)}))
+        draft.rows.append(TableRow(label.lower(), name, {"price": draft.put_line(price, font, px, end, base, *ink)}))
     scatter(draft, draft.between(1, 3))
     return True
 
@@ -166,7 +166,7 @@ def lay_turned_table(draft: Draft) -> bool:
     px = draft.text_px(most=0.8)
     count = draft.between(2, 4)
     while count >= 2:
-        words, columns, lines = choose_cells(draft, count)
+        words, columns, lines = table_cells(draft, count)
         if _put_turned(draft, words, columns, lines, px):
             draft.page = "table"
             scatter(draft, draft.between(1, 4))
@@ -199,5 +199,5 @@ def _put_turned(draft: Draft, words: list[str], columns: list[str], lines: list[
     draft.headers = {name: placed[0, number] for number, name in enumerate(columns, start=1)}
     for line, word in enumerate(words, start=1):
         values = {name: placed[line, number] for number, name in enumerate(columns, start=1)}
-        draft.rows.append(Row(word, placed[line, 0], values))
+        draft.rows.append(TableRow(word, placed[line, 0], values))
     return True

@@ -9,6 +9,7 @@ from arr_coc.scenes.draft import Draft
 from arr_coc.scenes.masks import thing_mask
 from arr_coc.scenes.names import COLOURS, THINGS
 from arr_coc.scenes.palette import grey_tone, jittered, visible_colours
+from arr_coc.scenes.phrasings import WORDINGS, Wordings
 from arr_coc.scenes.splits import HELD_OUT_PAIRS
 from arr_coc.scenes.types import RGB, Background, Box, Element
 from studies.wide.faces import LEAST_PX, text_fonts
@@ -50,11 +51,11 @@ class WideDraft(Draft):
         return self.look
 
     @property
-    def wording(self) -> str:
+    def wording(self) -> Wordings:
         """Held-out wordings in their own split, else those of training and of practice."""
         if self.chosen.held_wordings:
-            return "unseen"
-        return "practice" if self.rng.random() < self.style.rephrased else self.split
+            return WORDINGS["unseen"]
+        return self.style.wordings if self.rng.random() < self.style.rephrased else WORDINGS["seen"]
 
     # ---- sizes and fonts --------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageDraw
 
-from arr_coc.scenes.backgrounds import FIELD, field, fill
-from arr_coc.scenes.backgrounds import KINDS as OLD_KINDS
+from arr_coc.scenes.drawing import FIELD, field, fill
+from arr_coc.scenes.drawing import KINDS as OLD_KINDS
 from arr_coc.scenes.types import RGB
 from studies.wide.faces import PACK
 

@@ -5,12 +5,12 @@ from random import Random
 
 import numpy as np
 
-from arr_coc.scenes.backgrounds import fill
-from arr_coc.scenes.draft import Style
-from arr_coc.scenes.drawing import CLUTTER_PX, FRAME
+from arr_coc.scenes.draft import Layout
+from arr_coc.scenes.drawing import CLUTTER_PX, FRAME, fill
 from arr_coc.scenes.fonts import char_mask
-from arr_coc.scenes.making import FAMILIES, LAYOUTS, PRACTICE_LAYOUTS, SMALLEST, UNSEEN_LAYOUTS, Layout, ask_all
+from arr_coc.scenes.making import FAMILIES, LAYOUTS, SMALLEST, UNSEEN_LAYOUTS, ask_all
 from arr_coc.scenes.types import Mark, Question, Scene
+from studies.mini.styles import PRACTICE_LAYOUTS, practice_style
 from studies.wide.capture import capture
 from studies.wide.draft import WideDraft
 from studies.wide.grounds import paint_ground
@@ -106,7 +106,7 @@ def _attempt(
     name, (_, lay, weights) = _choose_layout(rng, split, wanted)
     look = choose_look(rng, split, hard, min(size))
     flat_size = inner_size(size) if look.posed else size
-    style = Style(mirrored=rng.random() < 0.3, rephrased=REPHRASED)
+    style = practice_style(mirrored=rng.random() < 0.3, rephrased=REPHRASED)
     old_split = "seen" if split == "pairs" else "val"  # whose pairs and words may be drawn
     draft = WideDraft(rng, old_split, *flat_size, hard, crowd, style, look=look, alike=name in ALIKE)
     if len(draft.colours) < 5 or not lay(draft):

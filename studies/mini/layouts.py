@@ -5,8 +5,8 @@ these is a layout of the unseen test: there, labels head columns, and lying bars
 """
 
 from arr_coc.scenes.charts import begin_chart, put_bar
-from arr_coc.scenes.documents import choose_cells
-from arr_coc.scenes.draft import Bar, Draft, Row
+from arr_coc.scenes.documents import table_cells
+from arr_coc.scenes.draft import Bar, Draft, TableRow
 from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
 from arr_coc.scenes.types import Box, Element
@@ -27,7 +27,7 @@ def lay_cards(draft: Draft) -> bool:
 
 def _put_cards(draft: Draft, count: int, px: int, across: bool) -> bool:
     """One card per item or person in a strip of the image; False when they do not fit."""
-    words, columns, lines = choose_cells(draft, count)
+    words, columns, lines = table_cells(draft, count)
     if draft.rng.random() < 0.4:
         columns, lines = columns[:1], [line[:2] for line in lines]
     font, pad = draft.any_font(), max(6, px // 3)
@@ -47,7 +47,7 @@ def _put_cards(draft: Draft, count: int, px: int, across: bool) -> bool:
     for number, (word, line) in enumerate(zip(words, lines[1:], strict=True)):
         x, y = (at[0] + number * (width + gap), at[1]) if across else (at[0], at[1] + number * (height + gap))
         label, *values = _put_card(draft, (x, y, x + width, y + height), ["", *names], line, font, px)
-        draft.rows.append(Row(word, label, dict(zip(columns, values, strict=True))))
+        draft.rows.append(TableRow(word, label, dict(zip(columns, values, strict=True))))
     return True
 
 
