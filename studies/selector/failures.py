@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from arr_coc.config import Keep
-from arr_coc.evaluation.asked import Asked
-from arr_coc.evaluation.comparing import Figure, Sample, difference_of, mean_of
+from arr_coc.evaluation.statistics import Clustered, Figure, difference_of, mean_of
 from arr_coc.qwen.cells import CELL, box_cells
 from arr_coc.scenes import draw_scene
 from arr_coc.scenes.making import lay_scene
 from arr_coc.scenes.types import gap_between
+from studies.asked import Asked
 from studies.selector.measures import Part
 from studies.selector.stress import UNSTRUCTURED, corner_pairs, unstructured
 from studies.selector.study import Study, recalls
@@ -78,7 +78,7 @@ def grey_text(study: Study, px: int) -> Part:
             )
         names = ("tokens_on_text", "tokens_on_nearest", "share", "share_of_every_box", "share_by_density")
         report[str(keep)] = {
-            name: mean_of(Sample.of(enumerate(column)))
+            name: mean_of(Clustered.of(enumerate(column)))
             for name, column in zip(names, zip(*rows, strict=True), strict=True)
         }
         report[str(keep)]["recall"] = mean_of(recalls(chosen))
@@ -118,7 +118,7 @@ def no_structure(study: Study, px: int) -> Part:
 
 def _covered(rows: Sequence[tuple[bool, bool]]) -> dict[str, Figure]:
     names = ("covered", "tiles_covered")
-    return {name: mean_of(Sample.of(enumerate(row[n] for row in rows))) for n, name in enumerate(names)}
+    return {name: mean_of(Clustered.of(enumerate(row[n] for row in rows))) for n, name in enumerate(names)}
 
 
 # ---------------------------------------------------------------- misleading saliency

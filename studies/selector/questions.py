@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from arr_coc.evaluation.asked import Asked
-from arr_coc.evaluation.comparing import Sample, mean_of
+from arr_coc.evaluation.statistics import Clustered, mean_of
 from arr_coc.scenes.types import Box
+from studies.asked import Asked
 from studies.selector.measures import Part
 from studies.selector.rephrasing import rephrase
 from studies.selector.selection import Chosen
@@ -82,13 +82,13 @@ def questions(study: Study, px: int) -> Part:
     return {
         "questions": {
             "keep": KEEP,
-            "jaccard_of_different": mean_of(Sample.of((a.image, jaccard(a.cells, b.cells)) for a, b in pairs)),
+            "jaccard_of_different": mean_of(Clustered.of((a.image, jaccard(a.cells, b.cells)) for a, b in pairs)),
             "evidence_jaccard_of_different": mean_of(
-                Sample.of((a.image, jaccard(tuple(a.evidence), tuple(b.evidence))) for a, b in pairs)
+                Clustered.of((a.image, jaccard(tuple(a.evidence), tuple(b.evidence))) for a, b in pairs)
             ),
-            "same_when_reworded": mean_of(Sample.of((one.image, share) for one, share in same)),
+            "same_when_reworded": mean_of(Clustered.of((one.image, share) for one, share in same)),
             "same_when_reworded_localised": mean_of(
-                Sample.of((one.image, share) for one, share in same if one.localised)
+                Clustered.of((one.image, share) for one, share in same if one.localised)
             ),
         }
     }

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image, ImageDraw
 
-from arr_coc.evaluation.asked import Asked
 from arr_coc.scenes import COLOURS, draw_scene
 from arr_coc.scenes.types import Box, Mark, gap_between
+from studies.asked import Asked
 
 LOUD = ("red", "orange", "yellow", "green", "blue", "purple", "pink")
 CORNER = (56, 40)  # px: width and height of a bright plate

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from arr_coc.config import SCORERS, TENSIONS
-from arr_coc.evaluation.comparing import Figure, Sample, difference_of, mean_of, permutation_p
+from arr_coc.evaluation.statistics import Clustered, Figure, difference_of, mean_of
 from studies.selector.measures import Part
 from studies.selector.selection import Chosen
 from studies.selector.study import Study
 
+SHUFFLES = 4000  # of a permutation test: the least p is 1 in 4,001
 SIGNIFICANT = 0.01
 READABLE = 0.01  # a smaller difference of mean weights says nothing, however sure it is
 # (scorer, family whose weight is said to be higher, families that it is compared with; (): all others)
@@ -39,9 +42,9 @@ def tensions_of(chosen: Sequence[Chosen]) -> Rows:
     return [(one.image, one.family, one.tensions) for one in chosen]
 
 
-def column(rows: Rows, number: int, family: str) -> Sample:
+def column(rows: Rows, number: int, family: str) -> Clustered:
     """One of the numbers, over the questions of a family."""
-    return Sample.of((image, values[number]) for image, name, values in rows if name == family)
+    return Clustered.of((image, values[number]) for image, name, values in rows if name == family)
 
 
 def by_family(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, Figure]]:
@@ -74,6 +77,30 @@ def claim(rows: Rows, scorer: str, family: str, others: Sequence[str]) -> Part:
     least = min(test["difference"]["mean"] for test in tests.values())
     holds = bool(worst < SIGNIFICANT and least >= READABLE)
     return {"p": worst, "difference": least, "holds": holds, "against": tests}
+
+
+def permutation_p(a: Clustered, b: Clustered, seed: int = 0) -> float:
+    """How often chance alone makes the mean of `a` exceed that of `b` by as much: one-sided.
+
+    One value per image and sample. Images that are in both count as two, which widens what chance can do.
+    """
+    first, second = per_image(a), per_image(b)
+    both = np.concatenate([first, second])
+    found = first.mean() - second.mean()
+    rng = np.random.default_rng(seed)
+    as_much = 0
+    for _ in range(SHUFFLES):
+        mixed = rng.permutation(both)
+        # A hair of slack: sums in another order differ in their last bits.
+        as_much += mixed[: len(first)].mean() - mixed[len(first) :].mean() >= found - 1e-12
+    return round((as_much + 1) / (SHUFFLES + 1), 6)
+
+
+def per_image(sample: Clustered) -> np.ndarray:
+    """Mean of each image that has questions."""
+    numbers = np.unique(sample.images, return_inverse=True)[1]
+    means: np.ndarray = np.bincount(numbers, sample.values) / np.bincount(numbers)
+    return means
 
 
 def weights(study: Study, px: int) -> Part:

@@ -15,10 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.config import Keep
-from arr_coc.evaluation.asked import ask_about
 from arr_coc.qwen.graphs import switch
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode
+from studies.asked import ask_about
 
 CLOSE = 0.1  # logits: where paths part, the two best may be this far from each other
 MOST = 24  # new tokens

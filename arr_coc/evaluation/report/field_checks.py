@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from arr_coc.evaluation.comparing import Figure
 from arr_coc.evaluation.field.methods import REFERENCE
 from arr_coc.evaluation.report.checks import NOT_HERE, Check, judge, not_yet, percent, points, signed
 from arr_coc.evaluation.report.pairs import SURE
@@ -17,6 +16,7 @@ from arr_coc.evaluation.report.rows import (
     places_of,
     plain_of,
 )
+from arr_coc.evaluation.statistics import Figure
 
 SOURCE_GAIN = 0.05  # over the plain model
 EQUAL_GAIN, SMALL_TEXT_GAIN = 0.05, 0.15  # at equal visual tokens

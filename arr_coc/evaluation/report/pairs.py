@@ -11,9 +11,9 @@ from itertools import combinations
 import numpy as np
 
 from arr_coc.evaluation.field.methods import PLAIN, REFERENCE
-from arr_coc.evaluation.field.table import flip_p, holm
 from arr_coc.evaluation.report.rows import ORACLE, Entry, Keep, Place, budgets_of, plain_of
 from arr_coc.evaluation.report.samples import Answers
+from arr_coc.evaluation.statistics import flip_p, holm
 
 SURE = 0.01
 Way = tuple[str, str]
