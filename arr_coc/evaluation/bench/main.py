@@ -179,7 +179,7 @@ def bench(options: Any, say: Say) -> Row:
     if options.fit:
         say(fit_table(rows))
     if options.plot:
-        from arr_coc.evaluation.bench.plots import save_plots
+        from arr_coc.evaluation.bench.report import save_plots
 
         for path in save_plots(rows, options.plot):
             say(str(path))

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from arr_coc.evaluation.field.methods import REFERENCE
-from arr_coc.evaluation.report.checks import NOT_HERE, Check, judge, not_yet, percent, points, signed
-from arr_coc.evaluation.report.pairs import SURE
-from arr_coc.evaluation.report.results import EQUAL, FIELD, SELECTOR, Results
-from arr_coc.evaluation.report.rows import (
+from arr_coc.evaluation.report.compare import SURE
+from arr_coc.evaluation.report.pages import signed
+from arr_coc.evaluation.report.results import (
+    FIELD,
     Entry,
     Keep,
+    Results,
     budget_label,
     labels_of,
     ours_of,
@@ -17,6 +18,8 @@ from arr_coc.evaluation.report.rows import (
     plain_of,
 )
 from arr_coc.evaluation.statistics import Figure
+from studies.report.checks import NOT_HERE, Check, judge, not_yet, percent, points
+from studies.report.sources import EQUAL, SELECTOR, gains_of
 
 SOURCE_GAIN = 0.05  # over the plain model
 EQUAL_GAIN, SMALL_TEXT_GAIN = 0.05, 0.15  # at equal visual tokens
@@ -59,7 +62,7 @@ def gain_over_plain(entries: Sequence[Entry]) -> list[Check]:
 def gain_at_equal_tokens(results: Results) -> list[Check]:
     """+5 points over the plain model that spends the same tokens on a smaller image."""
     asked = "+5 points at equal visual tokens"
-    found = results.gains
+    found = gains_of(results)
     if found is None:
         return [not_yet(asked, EQUAL)]
     gains, file = found
