@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from arr_coc.evaluation.field.data import ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
 from arr_coc.evaluation.field.run import pack_cells
 from arr_coc.evaluation.report import losses as report_losses
+from arr_coc.evaluation.report import main as report_main
 from arr_coc.evaluation.report.compare import Tally, at_equal_time, frontier, win_matrix, within_our_time
 from arr_coc.evaluation.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, take_turns
+from arr_coc.evaluation.report.main import Measured
 from arr_coc.evaluation.report.pages import (
     NONE,
     Cell,
@@ -43,9 +46,11 @@ from arr_coc.evaluation.report.results import (
 )
 from studies.report.__main__ import main as own_report
 from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check
-from studies.report.sources import EQUAL, FILES, GPU, SELECTOR
-from studies.report.verdicts import promises, verdict_of
+from studies.report.sections import equal_token_blocks, lead_blocks
+from studies.report.sources import EQUAL, FILES, GPU, SELECTOR, source_blocks
+from studies.report.verdicts import promises, verdict_blocks, verdict_of
 
+ROOT = Path(__file__).parent.parent
 ARR, DIV, ALL = ("arr_coc", "sparse"), ("divprune", "dense"), ("plain", "dense")
 
 
@@ -482,8 +487,11 @@ def test_commands_name_no_folders_of_a_machine(tmp_path):
     (tmp_path / FIELD).write_text(json.dumps({"rows": rows, "runs": {"field.scenes-512": run_of}}))
     assert own_report(["--results", str(tmp_path), "--out", str(tmp_path), "--failures", "0", "--quiet"]) == 0
     _, text = check_pages(tmp_path)
-    command = "arr-coc eval --side 512 --selector rival:path=rival,diversity=0.5 --selector plain --keep 0.25"
-    assert f"{command} --encoding dense --questions 100 --seed 3 --device cuda --out results/field.json`" in text
+    command = "python -m studies.rival.evaluate --side 512 --selector rival:path=rival,diversity=0.5 --selector plain"
+    assert (
+        f"{command} --keep 0.25 --encoding dense --questions 100 --seed 3 --device cuda --out results/field.json`"
+        in text
+    )
     assert "/home" not in text
 
 
@@ -602,3 +610,11 @@ def test_a_broken_file_of_samples_is_named(tiny_field, tmp_path, capsys):
     assert run(["report", "--results", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet"]) == 3
     assert "not a file of samples" in capsys.readouterr().err
     assert read_results(tmp_path).documents.keys() == {FIELD}
+
+
+def test_the_report_of_the_docs_is_what_the_results_say():
+    """All of it but plots, and what needs every answer of the field, which are not kept here."""
+    text = (ROOT / "docs" / "report" / "report.md").read_text(encoding="utf-8")
+    measured = Measured.of(read_results(ROOT / "results", FILES))
+    for make in (verdict_blocks, lead_blocks, report_main._table_blocks, equal_token_blocks, source_blocks):
+        assert to_markdown(make(measured)).strip() in text, "run python -m studies.report beside the samples"

@@ -10,10 +10,11 @@ from arr_coc.evaluation.field.methods import FIELD as METHODS
 from arr_coc.evaluation.report import results as product
 from arr_coc.evaluation.report.main import Measured
 from arr_coc.evaluation.report.pages import MISSING, NONE, Block, Cell, Heading, Table
-from arr_coc.evaluation.report.results import FIELD, KnownFile, Results
+from arr_coc.evaluation.report.results import FIELD, RIVAL, KnownFile, Results
 
 EQUAL, MINI, SELECTOR = "equal-tokens.json", "mini.json", "selector.json"
 GPU, CPU = "speed-gpu.json", "speed-cpu.json"
+WITH_RIVAL = "python -m studies.rival.evaluate"  # `arr-coc eval` with one selector more
 NOTES = "field-notes.md"  # what people make of the field's figures, by paragraphs
 _SPEED_ROWS = ("side", "batch", "kept", "encoding", "mode", "select_ms", "ttft_ms", "peak_mb")
 FILES = product.FILES | {
@@ -81,6 +82,8 @@ def _field_command(results: Results, name: str, run: Mapping[str, Any]) -> str:
     words = [verb]
     if name == FIELD:
         here = [row for row in results.rows(FIELD) if (row["dataset"], row["side"]) == (run["dataset"], run["side"])]
+        if any(row["selector"].startswith(f"{RIVAL}:") for row in here):
+            words = [WITH_RIVAL]
         if run["dataset"] != "scenes":
             words.append(f"--data {run['dataset']}")
         words += [f"--side {run['side']}"] if run["side"] is not None else []

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.config import SCORERS, TENSIONS
+from arr_coc.evaluation.report.pages import markdown_table
 from arr_coc.evaluation.statistics import Clustered, Figure, difference_of, mean_of
 from studies.selector.measures import Part
 from studies.selector.selection import Chosen
@@ -138,6 +139,14 @@ def table(found: dict[str, Any]) -> str:
         *((name, found["weights"][name]) for name in SCORERS),
         *((name, found["tensions"][name]) for name in TENSIONS),
     ]
+    families = [
+        (family.replace("_", " "), f"{figure['n']:,}", *(_cell(values[family]) for _, values in columns))
+        for family, figure in found["weights"][SCORERS[0]].items()
+    ]
+    claims = [
+        (said.replace("_", " "), *_test(test), *_test(found["claims_of_shares"][said]), _verdict(test))
+        for said, test in found["claims"].items()
+    ]
     lines = [
         "# What the policy weighs",
         "",
@@ -146,23 +155,13 @@ def table(found: dict[str, Any]) -> str:
         "",
         f"![weights by family]({PLOT_FILE})",
         "",
-        "| family | questions | " + " | ".join(name for name, _ in columns) + " |",
-        "|---|---|" + "---|" * len(columns),
-    ]
-    for family, figure in found["weights"][SCORERS[0]].items():
-        cells = [_cell(values[family]) for _, values in columns]
-        lines.append(f"| {family.replace('_', ' ')} | {figure['n']:,} | " + " | ".join(cells) + " |")
-    lines += [
+        *markdown_table(("family", "questions", *(name for name, _ in columns)), families),
         "",
         "Each statement is tested by permuting families between images, one-sided. It holds at p < 0.01 if the weights",
         "differ by at least 0.01; against several families, if it holds against each of them.",
         "",
-        "| statement | difference | p | of shares: difference | p | verdict |",
-        "|---|---|---|---|---|---|",
+        *markdown_table(("statement", "difference", "p", "of shares: difference", "p", "verdict"), claims),
     ]
-    for said, test in found["claims"].items():
-        shares = found["claims_of_shares"][said]
-        lines.append(f"| {said.replace('_', ' ')} | {_test(test)} | {_test(shares)} | {_verdict(test)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -171,8 +170,8 @@ def _cell(figure: Figure) -> str:
     return f"{figure['mean']:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _test(test: dict[str, Any]) -> str:
-    return "- | -" if test["p"] is None else f"{test['difference']:.4f} | {test['p']:.4f}"
+def _test(test: dict[str, Any]) -> tuple[str, str]:
+    return ("-", "-") if test["p"] is None else (f"{test['difference']:.4f}", f"{test['p']:.4f}")
 
 
 def _verdict(test: dict[str, Any]) -> str:
