@@ -38,13 +38,19 @@ from studies.selector.ablation import (
     without_scorer,
     without_textures,
 )
-from studies.selector.failures import empty_block, grey_scene, twice
+from studies.selector.adapters import load_fitting
+from studies.selector.failures import (
+    UNSTRUCTURED,
+    corner_boxes,
+    corner_pairs,
+    empty_block,
+    grey_scene,
+    twice,
+    unstructured,
+)
 from studies.selector.measures import of_full
-from studies.selector.questions import boxes_meet, different_pairs, reworded
-from studies.selector.rephrasing import parse, rephrase, slots_of
-from studies.selector.rivals import load_fitting
+from studies.selector.questions import boxes_meet, different_pairs, parse, rephrase, reworded, slots_of
 from studies.selector.selection import Chooser, Chosen, Glances, at_random
-from studies.selector.stress import UNSTRUCTURED, corner_boxes, corner_pairs, unstructured
 from studies.selector.study import WHOLE, answer_ways, recalls, scores
 from studies.selector.weights import CLAIMS, claim, per_image, permutation_p, table, write_docs
 
@@ -478,13 +484,13 @@ def test_parts_replace_their_own_keys_alone():
 
 
 def test_parts_are_chosen_by_name(tmp_path):
-    nobody = selector.Rivals()
-    assert "against" not in selector.chosen_parts(None, nobody)
-    assert "against" in selector.chosen_parts(None, selector.Rivals(against=tmp_path))
-    assert selector.chosen_parts("auto, recall", nobody) == ["auto", "recall"]
-    assert selector.chosen_parts("", nobody) == []
+    nobody = selector.OtherAdapters()
+    assert "against" not in selector.named_parts(None, nobody)
+    assert "against" in selector.named_parts(None, selector.OtherAdapters(against=tmp_path))
+    assert selector.named_parts("auto, recall", nobody) == ["auto", "recall"]
+    assert selector.named_parts("", nobody) == []
     with pytest.raises(ValueError, match="unknown part 'speed'"):
-        selector.chosen_parts("recall,speed", nobody)
+        selector.named_parts("recall,speed", nobody)
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match=r"broken\.json: not readable as JSON"):
         selector.read_report(tmp_path / "broken.json")

@@ -20,7 +20,6 @@ from arr_coc.evaluation.report import losses as report_losses
 from arr_coc.evaluation.report import main as report_main
 from arr_coc.evaluation.report.compare import Tally, at_equal_time, frontier, win_matrix, within_our_time
 from arr_coc.evaluation.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, take_turns
-from arr_coc.evaluation.report.main import Measured
 from arr_coc.evaluation.report.pages import (
     NONE,
     Cell,
@@ -36,6 +35,7 @@ from arr_coc.evaluation.report.pages import (
 from arr_coc.evaluation.report.results import (
     FIELD,
     Answers,
+    Measured,
     Results,
     budgets_of,
     entries_of,

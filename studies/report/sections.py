@@ -5,7 +5,7 @@ from typing import Any
 
 from arr_coc.evaluation.field.methods import REFERENCE
 from arr_coc.evaluation.report.compare import SURE, at_budget
-from arr_coc.evaluation.report.main import NEAR, Measured
+from arr_coc.evaluation.report.main import NEAR
 from arr_coc.evaluation.report.pages import (
     BAD,
     EVEN,
@@ -24,6 +24,7 @@ from arr_coc.evaluation.report.results import (
     NAMES,
     RIVAL,
     Entry,
+    Measured,
     Names,
     budget_label,
     budgets_of,

@@ -8,9 +8,8 @@ from arr_coc.evaluation.field.main import KEEPS
 from arr_coc.evaluation.field.methods import ENCODINGS, PLAIN
 from arr_coc.evaluation.field.methods import FIELD as METHODS
 from arr_coc.evaluation.report import results as product
-from arr_coc.evaluation.report.main import Measured
 from arr_coc.evaluation.report.pages import MISSING, NONE, Block, Cell, Heading, Table
-from arr_coc.evaluation.report.results import FIELD, RIVAL, KnownFile, Results
+from arr_coc.evaluation.report.results import FIELD, RIVAL, KnownFile, Measured, Results
 
 EQUAL, MINI, SELECTOR = "equal-tokens.json", "mini.json", "selector.json"
 GPU, CPU = "speed-gpu.json", "speed-cpu.json"

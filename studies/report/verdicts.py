@@ -6,9 +6,8 @@ Every figure is reported in both, so that nobody can say that the post was moved
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arr_coc.evaluation.report.main import Measured
 from arr_coc.evaluation.report.pages import Block, Cell, Fold, Heading, Table, Text
-from arr_coc.evaluation.report.results import Entry, Results
+from arr_coc.evaluation.report.results import Entry, Measured, Results
 from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, TONES, Check
 from studies.report.field_checks import ahead_of_all, gain_at_equal_tokens, gain_over_plain, kept_accuracy
 from studies.report.speed_checks import first_token, memory, selection_time

@@ -102,12 +102,12 @@ class Study:
         with self.told(f"answer: {', '.join([*ways, *([WHOLE] if whole else [])])}"):
             return answer_ways(self.answerer, asked, ways, whole, self._known)
 
-    def told(self, what: str) -> "Told":
+    def told(self, what: str) -> "Announced":
         """Says what was done and how long it took."""
-        return Told(what, self.log)
+        return Announced(what, self.log)
 
 
-class Told:
+class Announced:
     """A line at the end of a piece of work."""
 
     def __init__(self, what: str, log: Callable[[str], None]) -> None:

@@ -25,7 +25,7 @@ MOST = 24  # new tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class BothPaths:
     """One question by both paths."""
 
     question: str
@@ -43,7 +43,7 @@ def first_difference(one_T: Tensor, other_T: Tensor) -> int | None:
     return None if len(one_T) == len(other_T) else shared
 
 
-def compare(owner: ARRCOCQwen, image: Image.Image, question: str, keep: Keep) -> Compared:
+def compare(owner: ARRCOCQwen, image: Image.Image, question: str, keep: Keep) -> BothPaths:
     """Ask one question both ways."""
     inputs: dict[str, Any] = dict(encode(owner.processor, [Conversation([image], question)]))
     inputs.pop("mm_token_type_ids")
@@ -63,7 +63,7 @@ def compare(owner: ARRCOCQwen, image: Image.Image, question: str, keep: Keep) ->
     if place is not None and place < len(plain.logits):
         best = plain.logits[place][0].float().topk(2).values
         margin = float(best[0] - best[1])
-    return Compared(question, place is None, margin, torch.equal(cells.cpu(), served.images[0][0].kept.cpu()))
+    return BothPaths(question, place is None, margin, torch.equal(cells.cpu(), served.images[0][0].kept.cpu()))
 
 
 def equality(owner: ARRCOCQwen, questions: int, keep: Keep, side: int = 512) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from arr_coc.evaluation.bench.measure import PARTS
+
 Row = dict[str, Any]
-PARTS = ("select", "vision", "prefill", "ttft")
 CARDS_GB = (16, 24, 32)
 USABLE = 0.92  # of a card's memory; the rest is the driver's and what fragments
 SAME = ("model", "side", "batch", "text_tokens")  # what two rows must share to be compared
@@ -90,7 +91,9 @@ def growth(rows: Sequence[Row]) -> list[Row]:
         if len({row["side"] for row in members}) < 3:
             continue
         names = ("model", "batch", "text_tokens", "kept", "encoding", "mode", "sight")
-        slopes = {f"{part}_slope": slope([(row["side"], row[f"{part}_ms"]) for row in members]) for part in PARTS}
+        slopes = {
+            f"{part}_slope": slope([(row["side"], row[f"{part}_ms"]) for row in members]) for part in (*PARTS, "ttft")
+        }
         made.append({**dict(zip(names, key, strict=True)), "sides": sorted(row["side"] for row in members), **slopes})
     return made
 
@@ -269,19 +272,13 @@ def growth_lines(pyplot: Any, rows: Sequence[Row]) -> Any:
         names = ("model", "batch", "text_tokens", "encoding", "mode", "sight")
         members = [row for row in rows if all(row[name] == series[name] for name in names)]
         members = sorted((row for row in members if series["kept"] in (None, row["kept"])), key=lambda row: row["side"])
-        for part in PARTS[:-1]:
+        for part in PARTS:
             rise = series[f"{part}_slope"]
             if rise is not None:
                 what = "all tokens" if series["kept"] is None else f"{series['kept']} kept"
                 points = [(row["side"], row[f"{part}_ms"]) for row in members]
-                drawn.append(
-                    (
-                        points,
-                        part,
-                        series["encoding"],
-                        f"{part}, {what}: slope {abs(rise) if abs(rise) < 0.005 else rise:.2f}",
-                    )
-                )
+                told = f"{part}, {what}: slope {abs(rise) if abs(rise) < 0.005 else rise:.2f}"
+                drawn.append((points, part, series["encoding"], told))
     if not drawn:
         return None
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")

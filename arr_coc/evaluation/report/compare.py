@@ -10,18 +10,34 @@ from itertools import combinations
 
 import numpy as np
 
+from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE
-from arr_coc.evaluation.report.pages import BAD, EVEN, GOOD, MISSING, NONE, Cell, Table, share, signed
+from arr_coc.evaluation.report.pages import (
+    BAD,
+    EVEN,
+    GOOD,
+    MISSING,
+    NONE,
+    Block,
+    Cell,
+    Heading,
+    Table,
+    Text,
+    share,
+    signed,
+)
 from arr_coc.evaluation.report.results import (
     NAMES,
     Answers,
     Entry,
     Keep,
+    Measured,
     Names,
     Place,
     Way,
     budget_label,
     budgets_of,
+    place_label,
     places_of,
     plain_of,
 )
@@ -234,3 +250,39 @@ def within_table(timed: Sequence[Timed], names: Names) -> Table:
         result = Cell(one.said, SIGN_TONES[one.sign])
         rows.append([f"{budget_label(one.ours.keep)} {one.ours.encoding}", *mine, other, *theirs, result])
     return Table.of(("ARR-COC", "ms", "accuracy %", "best other in that time", "ms", "accuracy %", "points"), rows)
+
+
+# ---------------------------------------------------------------- on the page
+
+
+def compared_blocks(measured: Measured, say: Say) -> list[Block]:
+    """Who beats whom, and at equal time."""
+    say("who beats whom")
+    blocks: list[Block] = [
+        Heading("Who beats whom"),
+        Text(
+            "Wins / ties / losses of the line against the column over all sizes and budgets. A win is p < 0.01 after "
+            "Holm's correction over all pairs of a budget. All tokens has every token at every budget."
+        ),
+    ]
+    if measured.notes:
+        why = "; ".join(measured.notes)
+        blocks.append(Text(f"{why}: there, only the table's own tests against ARR-COC are known."))
+    blocks += [
+        matrix_table(win_matrix(measured.entries, measured.answers), measured.names),
+        Heading("At equal measured time"),
+        Text(
+            "For each method and budget: the most accurate ARR-COC that took no more time to the first token, how many "
+            "points it is ahead, and whether that is sure (p < 0.01 after Holm; without samples, intervals that do "
+            "not touch). Then the other way round: for each ARR-COC that no faster one equals, the most accurate other "
+            "method that took no more time than it."
+        ),
+    ]
+    for place, here in measured.places.items():
+        answers = measured.answers.get(place)
+        blocks += [
+            Heading(place_label(place), 3),
+            time_table(at_equal_time(here, answers), here, measured.names),
+            within_table(within_our_time(here, answers), measured.names),
+        ]
+    return blocks

@@ -21,10 +21,11 @@ from arr_coc.evaluation.field.main import FieldOptions, Say, evaluate_field, sam
 from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE
 from arr_coc.evaluation.field.run import unpack_cells
 from arr_coc.evaluation.report.compare import at_budget
-from arr_coc.evaluation.report.pages import Block, Card, Cards, Illustration, Table, Text
+from arr_coc.evaluation.report.pages import Block, Card, Cards, Heading, Illustration, Table, Text
 from arr_coc.evaluation.report.results import (
     Answers,
     Entry,
+    Measured,
     Names,
     Place,
     Way,
@@ -151,6 +152,53 @@ def _count(losses: Sequence[Loss], by: Callable[[Loss], str]) -> dict[str, dict[
     for loss in losses:
         counts.setdefault(by(loss), dict.fromkeys(KINDS, 0))[loss.kind] += 1
     return counts
+
+
+def loss_blocks(measured: Measured, wanted: int, overlay: Overlay, say: Say) -> list[Block]:
+    """What was lost, counted, and `wanted` of it shown; nothing at all where none is wanted."""
+    if not wanted:
+        return []
+    losses, notes = _all_losses(measured, say)
+    say(f"{len(losses)} losses")
+    blocks: list[Block] = [
+        Heading("What ARR-COC lost"),
+        Text(
+            "Questions that ARR-COC got wrong at some budget and another method, or the plain model, got right. With "
+            "so many others, some were right by luck."
+        ),
+        *(Text(note) for note in notes),
+        *loss_tables(losses),
+    ]
+    if shown := take_turns(losses, wanted):
+        blocks += [
+            Text("Left the scene, right what ARR-COC kept of it; the places of the answer are outlined."),
+            gallery(shown, measured.names, overlay),
+        ]
+    return blocks
+
+
+def _all_losses(measured: Measured, say: Say) -> tuple[list[Loss], list[str]]:
+    """The losses of all places, and what there is to say of those whose answers are not here."""
+    losses: list[Loss] = []
+    notes: list[str] = []
+    for place, here in measured.places.items():
+        found = measured.answers.get(place)
+        if found is None and place == _cheapest(measured) and not measured.answers:
+            here, found = ask_again(place, measured.run_of(place), say)
+            notes.append(f"{place_label(place)}: {len(found.questions)} questions, asked again of mini as it is now")
+        pictures = None if found is None else pictures_again(found, place)
+        if found is None or pictures is None:
+            notes.append(f"{place_label(place)}: the answers or the images are not here")
+            continue
+        losses += find_losses(here, found, pictures)
+    return losses, notes
+
+
+def _cheapest(measured: Measured) -> Place | None:
+    """The scenes with the fewest tokens that were asked of mini: those can be asked again by anyone, in a minute."""
+    scenes = [entry for entry in measured.entries if entry.place[0] == "scenes" and entry.place[1] is not None]
+    small = sorted(scenes, key=lambda entry: entry.total)
+    return next((e.place for e in small if measured.run_of(e.place).get("model") == "mini"), None)
 
 
 # ---------------------------------------------------------------- the gallery

@@ -7,31 +7,13 @@ same results adds sections of their own (`Section`).
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from arr_coc.evaluation.field.data import MANY, SMALL_TEXT
 from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.field.methods import REFERENCE
 from arr_coc.evaluation.field.table import PARTS
-from arr_coc.evaluation.report.compare import (
-    at_budget,
-    at_equal_time,
-    matrix_table,
-    time_table,
-    win_matrix,
-    within_our_time,
-    within_table,
-)
-from arr_coc.evaluation.report.losses import (
-    Loss,
-    Overlay,
-    ask_again,
-    find_losses,
-    gallery,
-    loss_tables,
-    pictures_again,
-    take_turns,
-)
+from arr_coc.evaluation.report.compare import at_budget, compared_blocks
+from arr_coc.evaluation.report.losses import Overlay, loss_blocks
 from arr_coc.evaluation.report.pages import (
     BAD,
     EVEN,
@@ -55,22 +37,18 @@ from arr_coc.evaluation.report.results import (
     FIELD,
     FILES,
     NAMES,
-    Answers,
     Entry,
     Keep,
     KnownFile,
+    Measured,
     Names,
     Place,
     Results,
     budget_label,
     budgets_of,
-    entries_of,
-    labels_of,
     ours_of,
     place_label,
-    places_of,
     plain_of,
-    read_answers,
     read_results,
 )
 
@@ -87,32 +65,6 @@ class ReportOptions:
     results: Path = Path("results")
     out: Path = Path("docs/report")
     failures: int = 12  # 0 leaves the gallery out
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What every section of the page reads."""
-
-    results: Results
-    entries: list[Entry]
-    names: Names
-    answers: dict[Place, Answers]  # of the places whose samples are there
-    notes: list[str]  # why those of others are not
-
-    @classmethod
-    def of(cls, results: Results) -> "Measured":
-        entries = entries_of(results.rows(FIELD))
-        return cls(results, entries, labels_of(entries), *read_answers(results, places_of(entries)))
-
-    @property
-    def places(self) -> dict[Place, list[Entry]]:
-        """The entries of each dataset and size."""
-        return {place: [e for e in self.entries if e.place == place] for place in places_of(self.entries)}
-
-    def run_of(self, place: Place) -> Mapping[str, Any]:
-        """What made the rows of a place."""
-        runs = self.results.at(FIELD, "runs") or {}
-        return next((run for run in runs.values() if (run.get("dataset"), run.get("side")) == place), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +109,8 @@ def page(results: Results, failures: int, overlay: Overlay, say: Say, extra: Seq
         "opening": _opening_blocks,
         "plots": _plot_blocks,
         "tables": _table_blocks,
-        "comparisons": lambda of: _compared_blocks(of, say),
-        "losses": lambda of: _loss_blocks(of, failures, overlay, say),
+        "comparisons": lambda of: compared_blocks(of, say),
+        "losses": lambda of: loss_blocks(of, failures, overlay, say),
     }
     blocks: list[Block] = []
     for name, make in parts.items():
@@ -296,84 +248,3 @@ def _family_cell(entries: Sequence[Entry], names: Names, family: str, keep: Keep
     value = best.families[family]
     tone = EVEN if abs(value - mine) < NEAR else (GOOD if mine > value else BAD)
     return Cell(f"{share(mine)}\n({names[best.way]} {share(value)})", tone)
-
-
-# ---------------------------------------------------------------- comparisons and losses
-
-
-def _compared_blocks(measured: Measured, say: Say) -> list[Block]:
-    say("who beats whom")
-    blocks: list[Block] = [
-        Heading("Who beats whom"),
-        Text(
-            "Wins / ties / losses of the line against the column over all sizes and budgets. A win is p < 0.01 after "
-            "Holm's correction over all pairs of a budget. All tokens has every token at every budget."
-        ),
-    ]
-    if measured.notes:
-        why = "; ".join(measured.notes)
-        blocks.append(Text(f"{why}: there, only the table's own tests against ARR-COC are known."))
-    blocks += [
-        matrix_table(win_matrix(measured.entries, measured.answers), measured.names),
-        Heading("At equal measured time"),
-        Text(
-            "For each method and budget: the most accurate ARR-COC that took no more time to the first token, how many "
-            "points it is ahead, and whether that is sure (p < 0.01 after Holm; without samples, intervals that do "
-            "not touch). Then the other way round: for each ARR-COC that no faster one equals, the most accurate other "
-            "method that took no more time than it."
-        ),
-    ]
-    for place, here in measured.places.items():
-        answers = measured.answers.get(place)
-        blocks += [
-            Heading(place_label(place), 3),
-            time_table(at_equal_time(here, answers), here, measured.names),
-            within_table(within_our_time(here, answers), measured.names),
-        ]
-    return blocks
-
-
-def _loss_blocks(measured: Measured, wanted: int, overlay: Overlay, say: Say) -> list[Block]:
-    if not wanted:
-        return []
-    losses, notes = _all_losses(measured, say)
-    say(f"{len(losses)} losses")
-    blocks: list[Block] = [
-        Heading("What ARR-COC lost"),
-        Text(
-            "Questions that ARR-COC got wrong at some budget and another method, or the plain model, got right. With "
-            "so many others, some were right by luck."
-        ),
-        *(Text(note) for note in notes),
-        *loss_tables(losses),
-    ]
-    if shown := take_turns(losses, wanted):
-        blocks += [
-            Text("Left the scene, right what ARR-COC kept of it; the places of the answer are outlined."),
-            gallery(shown, measured.names, overlay),
-        ]
-    return blocks
-
-
-def _all_losses(measured: Measured, say: Say) -> tuple[list[Loss], list[str]]:
-    """The losses of all places, and what there is to say of those whose answers are not here."""
-    losses: list[Loss] = []
-    notes: list[str] = []
-    for place, here in measured.places.items():
-        found = measured.answers.get(place)
-        if found is None and place == _cheapest(measured) and not measured.answers:
-            here, found = ask_again(place, measured.run_of(place), say)
-            notes.append(f"{place_label(place)}: {len(found.questions)} questions, asked again of mini as it is now")
-        pictures = None if found is None else pictures_again(found, place)
-        if found is None or pictures is None:
-            notes.append(f"{place_label(place)}: the answers or the images are not here")
-            continue
-        losses += find_losses(here, found, pictures)
-    return losses, notes
-
-
-def _cheapest(measured: Measured) -> Place | None:
-    """The scenes with the fewest tokens that were asked of mini: those can be asked again by anyone, in a minute."""
-    scenes = [entry for entry in measured.entries if entry.place[0] == "scenes" and entry.place[1] is not None]
-    small = sorted(scenes, key=lambda entry: entry.total)
-    return next((e.place for e in small if measured.run_of(e.place).get("model") == "mini"), None)

@@ -325,3 +325,29 @@ def read_file(path: Path) -> Answers:
         {method: np.array([given[question] for question in questions], float) for method, given in whole.items()},
         {method: records for method, records in ours.items() if method in whole},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What every section of the page reads."""
+
+    results: Results
+    entries: list[Entry]
+    names: Names
+    answers: dict[Place, Answers]  # of the places whose samples are there
+    notes: list[str]  # why those of others are not
+
+    @classmethod
+    def of(cls, results: Results) -> "Measured":
+        entries = entries_of(results.rows(FIELD))
+        return cls(results, entries, labels_of(entries), *read_answers(results, places_of(entries)))
+
+    @property
+    def places(self) -> dict[Place, list[Entry]]:
+        """The entries of each dataset and size."""
+        return {place: [e for e in self.entries if e.place == place] for place in places_of(self.entries)}
+
+    def run_of(self, place: Place) -> Mapping[str, Any]:
+        """What made the rows of a place."""
+        runs = self.results.at(FIELD, "runs") or {}
+        return next((run for run in runs.values() if (run.get("dataset"), run.get("side")) == place), {})
