@@ -493,7 +493,7 @@ def test_parts_are_chosen_by_name(tmp_path):
         selector.named_parts("recall,speed", nobody)
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match=r"broken\.json: not readable as JSON"):
-        selector.read_report(tmp_path / "broken.json")
+        selector.read_json_object(tmp_path / "broken.json")
 
 
 LATER = "accuracy,auto,hard,adaptive,failures,ablation,against,others"

@@ -13,7 +13,6 @@ from arr_coc.evaluation.report.results import (
     budget_label,
     labels_of,
     ours_of,
-    place_label,
     places_of,
     plain_of,
 )
@@ -47,7 +46,7 @@ def gain_over_plain(entries: Sequence[Entry]) -> list[Check]:
         figure = (
             f"{signed(gain)} % ({points(best.accuracy - plain.accuracy)}) at best, with "
             f"{budget_label(best.keep, best.total)}, {best.encoding}; the plain model "
-            f"answers {percent(plain.accuracy)}, {place_label(place)}, {plain.questions:,} questions"
+            f"answers {percent(plain.accuracy)}, {place.label}, {plain.questions:,} questions"
         )
         if plain.accuracy * (1 + SOURCE_GAIN) > 1:
             figure += f"; there is room for {100 * (1 / plain.accuracy - 1):+.1f} % only"
@@ -127,10 +126,10 @@ def ahead_of_all(entries: Sequence[Entry]) -> list[Check]:
 
 def not_behind(others: Sequence[Entry]) -> list[Entry]:
     """Those that ARR-COC is not surely ahead of."""
-    return [e for e in others if e.p is None or e.gain is None or e.p >= SURE or e.gain["mean"] >= 0]
+    return [e for e in others if e.p is None or e.gain is None or e.p >= SURE or e.gain >= 0]
 
 
 def _lead(entry: Entry) -> str:
     """ARR-COC's lead over an entry, with the test."""
     assert entry.gain is not None
-    return points(-entry.gain["mean"]) + (f", p {entry.p:.3f}" if entry.p is not None else "")
+    return points(-entry.gain) + (f", p {entry.p:.3f}" if entry.p is not None else "")

@@ -30,7 +30,6 @@ from arr_coc.evaluation.report.results import (
     budgets_of,
     label,
     ours_of,
-    place_label,
     plain_of,
 )
 from studies.report.checks import TONES, judge, points
@@ -65,7 +64,7 @@ def lead_table(entries: Sequence[Entry], names: Names) -> Table:
         above = [names[entry.way] for entry in members if entry.above_oracle]
         rows.append(
             [
-                f"{place_label(ours.place)}: {budget_label(keep, ours.total)}",
+                f"{ours.place.label}: {budget_label(keep, ours.total)}",
                 f"{share(ours.accuracy)} ({share(ours.low)} to {share(ours.high)})",
                 NONE if plain is None else share(plain.accuracy),
                 Cell(told, EVEN if not free else (BAD if left else GOOD)),
@@ -87,7 +86,7 @@ def lead_table(entries: Sequence[Entry], names: Names) -> Table:
 def _lead(entry: Entry) -> str:
     assert entry.gain is not None
     p = "" if entry.p is None else f" (p {entry.p:.3f})"
-    return f"{signed(-entry.gain['mean'])}{p}"
+    return f"{signed(-entry.gain)}{p}"
 
 
 def _rivals(members: Sequence[Entry], ours: Entry) -> Cell:
@@ -98,11 +97,11 @@ def _rivals(members: Sequence[Entry], ours: Entry) -> Cell:
     best = max(rivals, key=lambda entry: entry.accuracy or 0.0)
     assert best.accuracy is not None
     assert best.gain is not None
-    sure = best.p is not None and best.p < SURE and best.gain["mean"] < 0
+    sure = best.p is not None and best.p < SURE and best.gain < 0
     near = best.accuracy - ours.accuracy <= NEAR and ours.time_ms < best.time_ms
     times = f"{best.time_ms / ours.time_ms:.1f} times the time" if ours.time_ms else ""
     lead = points(ours.accuracy - best.accuracy)
-    alike = f" ({points(-best.gain['mean'])} with the whole image encoded)" if ours.encoding != best.encoding else ""
+    alike = f" ({points(-best.gain)} with the whole image encoded)" if ours.encoding != best.encoding else ""
     return Cell(f"{share(best.accuracy)}, at {times}; lead {lead}{alike}", GOOD if sure or near else BAD)
 
 

@@ -37,7 +37,6 @@ from arr_coc.evaluation.report.results import (
     Way,
     budget_label,
     budgets_of,
-    place_label,
     places_of,
     plain_of,
 )
@@ -101,7 +100,7 @@ def signs_from_rows(members: Sequence[Entry]) -> dict[tuple[Way, Way], int]:
     for entry in members:
         against = ours.get(entry.encoding) or next(iter(ours.values()), None)
         if against is not None and entry.way != against.way and entry.p is not None and entry.gain is not None:
-            found[entry.way, against.way] = sure_sign(entry.p, entry.gain["mean"])
+            found[entry.way, against.way] = sure_sign(entry.p, entry.gain)
     return found
 
 
@@ -281,7 +280,7 @@ def compared_blocks(measured: Measured, say: Say) -> list[Block]:
     for place, here in measured.places.items():
         answers = measured.answers.get(place)
         blocks += [
-            Heading(place_label(place), 3),
+            Heading(place.label, 3),
             time_table(at_equal_time(here, answers), here, measured.names),
             within_table(within_our_time(here, answers), measured.names),
         ]

@@ -33,7 +33,6 @@ from arr_coc.evaluation.report.results import (
     budgets_of,
     entries_of,
     ours_of,
-    place_label,
     read_file,
 )
 from arr_coc.qwen.requests import evidence_mask
@@ -134,7 +133,7 @@ def loss_tables(losses: Sequence[Loss]) -> list[Block]:
     """Losses by budget and by family, and of which kind they are."""
     if not losses:
         return [Text("No question was lost that another method answered.")]
-    by_budget = _count(losses, lambda loss: f"{place_label(loss.entry.place)}: {loss.budget}")  # in their order
+    by_budget = _count(losses, lambda loss: f"{loss.entry.place.label}: {loss.budget}")  # in their order
     by_family = _count(losses, lambda loss: loss.family)
     by_family = dict(sorted(by_family.items(), key=lambda item: (-sum(item[1].values()), item[0])))
     blocks: list[Block] = [
@@ -185,10 +184,10 @@ def _all_losses(measured: Measured, say: Say) -> tuple[list[Loss], list[str]]:
         found = measured.answers.get(place)
         if found is None and place == _cheapest(measured) and not measured.answers:
             here, found = ask_again(place, measured.run_of(place), say)
-            notes.append(f"{place_label(place)}: {len(found.questions)} questions, asked again of mini as it is now")
+            notes.append(f"{place.label}: {len(found.questions)} questions, asked again of mini as it is now")
         pictures = None if found is None else pictures_again(found, place)
         if found is None or pictures is None:
-            notes.append(f"{place_label(place)}: the answers or the images are not here")
+            notes.append(f"{place.label}: the answers or the images are not here")
             continue
         losses += find_losses(here, found, pictures)
     return losses, notes
@@ -248,7 +247,7 @@ def _card(number: int, loss: Loss, names: Names, overlay: Overlay) -> Card:
         ("question", loss.record["text"]),
         ("right", loss.record["expected"]),
         ("given", loss.record["answer"] or "(nothing)"),
-        ("tokens", f"{loss.budget}, {place_label(loss.entry.place)}; {int((~kept_HW).sum())} cells dropped"),
+        ("tokens", f"{loss.budget}, {loss.entry.place.label}; {int((~kept_HW).sum())} cells dropped"),
         ("evidence kept", nothing if loss.share is None else f"{100 * loss.share:.0f} %"),
         ("answered by", "; ".join(names[way] for way in winners[:MOST_NAMES]) + more),
         ("question id", loss.record["question"]),

@@ -47,7 +47,6 @@ from arr_coc.evaluation.report.results import (
     budget_label,
     budgets_of,
     ours_of,
-    place_label,
     plain_of,
     read_results,
 )
@@ -122,9 +121,7 @@ def page(results: Results, failures: int, overlay: Overlay, say: Say, extra: Seq
 def _opening_blocks(measured: Measured) -> list[Block]:
     if not measured.entries:
         return [Heading(TITLE, 1), Text("Token selection for Qwen3-VL: what was measured so far.")]
-    asked = ", ".join(
-        f"{here[0].questions:,} questions on {place_label(place)}" for place, here in measured.places.items()
-    )
+    asked = ", ".join(f"{here[0].questions:,} questions on {place.label}" for place, here in measured.places.items())
     lead = (
         f"Every method on the same model, the same questions and the same number of visual tokens: {asked}. Intervals "
         "are 95 %, drawn over images; p-values are of paired permutation tests over images, corrected by Holm. "
@@ -151,7 +148,7 @@ def _plot_blocks(measured: Measured) -> list[Block]:
         ),
     ]
     for place, here in measured.places.items():
-        blocks += [Heading(place_label(place), 3), pareto(here, measured.names, place)]
+        blocks += [Heading(place.label, 3), pareto(here, measured.names, place)]
     return blocks
 
 
@@ -170,7 +167,7 @@ def _table_blocks(measured: Measured) -> list[Block]:
 
 def budget_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[Block]:
     """A table per budget of one place."""
-    blocks: list[Block] = [Heading(place_label(place), 3)]
+    blocks: list[Block] = [Heading(place.label, 3)]
     for number, keep in enumerate(budgets_of(entries)):
         members = at_budget(entries, keep)
         title = f"{budget_label(keep, members[0].total)} kept, {members[0].questions:,} questions"
@@ -192,7 +189,7 @@ def method_table(entries: Sequence[Entry], names: Names) -> Table:
             "trained" if entry.trained else "none",
             share(entry.accuracy),
             NONE if entry.low is None else f"{share(entry.low)} to {share(entry.high)}",
-            NONE if entry.gain is None else signed(entry.gain["mean"]),
+            NONE if entry.gain is None else signed(entry.gain),
             probability(entry.p),
             share(entry.recall),
             f"{entry.tokens:,.0f}",
@@ -227,7 +224,7 @@ def family_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[
         return Table.of(("method", *budgets), lines, ours=NAMES[REFERENCE])
 
     return [
-        Heading(place_label(place), 3),
+        Heading(place.label, 3),
         Text("ARR-COC, and in brackets the best of the other methods, the oracle aside. Accuracy in %."),
         Table.of(("family", "all tokens %", *budgets), rows),
         Fold("Every method, family by family", tuple(Fold(told[family], (whole(family),)) for family in families)),

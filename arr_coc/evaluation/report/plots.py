@@ -1,7 +1,6 @@
 """The Pareto plots: accuracy against tokens and against measured time, all methods, with 95 % intervals.
 
-Filled marks were trained, hollow ones were not; a solid line chose before the ViT, a dotted one after it. Colours are
-those of Okabe and Ito, and every method has a mark of its own besides, so that no colour is needed to tell them apart.
+Filled marks were trained, hollow ones were not; a solid line chose before the ViT, a dotted one after it.
 """
 
 import io
@@ -12,28 +11,10 @@ from typing import Any
 from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE
 from arr_coc.evaluation.report.compare import frontier
 from arr_coc.evaluation.report.pages import Illustration, Pair
-from arr_coc.evaluation.report.results import RIVAL, Entry, Names, Place, place_label
+from arr_coc.evaluation.report.results import LOOKS, RIVAL, Entry, Names, Place
 
 WIDTH, PLOT, LEGEND_LINE, DPI = 4.4, 4.0, 0.163, 200  # inches; narrow, so that letters can be read on a phone
 STEP = 1.012  # how far methods of the same cost are moved apart
-BLUE, SKY, ORANGE, RED = "#0072B2", "#56B4E9", "#E69F00", "#D55E00"
-GREEN, PINK, YELLOW = "#009E73", "#CC79A7", "#C9B700"
-LOOKS: dict[str, tuple[str, str]] = {  # colour and mark; "ink" and "faint" are the page's
-    REFERENCE: (BLUE, "o"),
-    RIVAL: (RED, "s"),
-    "training_free": (SKY, "D"),
-    "mmtok": (GREEN, "^"),
-    "cdpruner": (PINK, "v"),
-    "divprune": (ORANGE, "<"),
-    "visionzip": (YELLOW, ">"),
-    "fastv": (RED, "p"),
-    ORACLE: ("ink", "*"),
-    PLAIN: ("ink", "X"),
-    "random": ("faint", "x"),
-    "even_grid": ("faint", "+"),
-    "pooling": ("faint", "h"),
-    "downsampling": ("faint", "d"),
-}
 Cost = Callable[[Entry], float]
 OTHERS = ("1", "2", "3", "4", "8", "P")  # marks of methods that have no look of their own
 
@@ -56,7 +37,7 @@ DARK = Theme("#15181d", "#e8eaed", "#98a1ad", "#2b3038", "#1f3f58")
 def pareto(entries: Sequence[Entry], names: Names, place: Place) -> Pair:
     """Two plots of one place: against tokens, and against time."""
     here = [entry for entry in entries if entry.place == place and entry.accuracy is not None]
-    stem = place_label(place).replace(", ", "-").replace(" ", "")
+    stem = place.label.replace(", ", "-").replace(" ", "")
     kinds: tuple[tuple[str, str, Cost], ...] = (
         ("tokens", "visual tokens per layer of the language model", lambda entry: entry.equivalent),
         ("time", "ms to the first token, measured", lambda entry: entry.time_ms),
@@ -65,7 +46,7 @@ def pareto(entries: Sequence[Entry], names: Names, place: Place) -> Pair:
         tuple(
             Illustration(
                 f"pareto-{stem}-{kind}.png",
-                f"accuracy against {kind}, {place_label(place)}, with 95 % intervals and the frontier",
+                f"accuracy against {kind}, {place.label}, with 95 % intervals and the frontier",
                 *(_draw(here, names, axis, cost, theme, kind == "tokens") for theme in (LIGHT, DARK)),
             )
             for kind, axis, cost in kinds
@@ -104,7 +85,7 @@ def _draw(entries: Sequence[Entry], names: Names, axis: str, cost: Cost, theme: 
 
 
 def _look(selector: str, number: int, theme: Theme) -> tuple[str, str]:
-    colour, mark = LOOKS.get(selector.partition(":")[0], ("faint", OTHERS[number % len(OTHERS)]))
+    _, colour, mark = LOOKS.get(selector.partition(":")[0], ("", "faint", OTHERS[number % len(OTHERS)]))
     if selector.startswith(f"{RIVAL}:") and "diversity" in selector:
         mark = "P"
     return {"ink": theme.ink, "faint": theme.faint}.get(colour, colour), mark

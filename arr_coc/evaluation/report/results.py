@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,28 +20,43 @@ from arr_coc.evaluation.field.table import PARTS
 
 FIELD = "field.json"
 RIVAL, CHANCE = "rival", "random"
-NAMES = {
-    REFERENCE: "ARR-COC",
-    "training_free": "ours, training-free",
-    CHANCE: "random",
-    "even_grid": "even grid",
-    "pooling": "pooling",
-    "downsampling": "smaller image",
-    "fastv": "FastV",
-    "visionzip": "VisionZip",
-    "divprune": "DivPrune",
-    "cdpruner": "CDPruner",
-    "mmtok": "MMTok",
-    ORACLE: "oracle",
-    RIVAL: "trained rival",
-    PLAIN: "all tokens",
+# How methods are shown: name, colour and mark. Colours are those of Okabe and Ito; every method has a mark of its own
+# besides, so that no colour is needed to tell them apart; "ink" and "faint" are the page's.
+BLUE, SKY, ORANGE, RED = "#0072B2", "#56B4E9", "#E69F00", "#D55E00"
+GREEN, PINK, YELLOW = "#009E73", "#CC79A7", "#C9B700"
+LOOKS = {
+    REFERENCE: ("ARR-COC", BLUE, "o"),
+    "training_free": ("ours, training-free", SKY, "D"),
+    CHANCE: ("random", "faint", "x"),
+    "even_grid": ("even grid", "faint", "+"),
+    "pooling": ("pooling", "faint", "h"),
+    "downsampling": ("smaller image", "faint", "d"),
+    "fastv": ("FastV", RED, "p"),
+    "visionzip": ("VisionZip", YELLOW, ">"),
+    "divprune": ("DivPrune", ORANGE, "<"),
+    "cdpruner": ("CDPruner", PINK, "v"),
+    "mmtok": ("MMTok", GREEN, "^"),
+    ORACLE: ("oracle", "ink", "*"),
+    RIVAL: ("trained rival", RED, "s"),
+    PLAIN: ("all tokens", "ink", "X"),
 }
+NAMES = {selector: look[0] for selector, look in LOOKS.items()}
 
 Row = Mapping[str, Any]
-Place = tuple[str, int | None]  # dataset and side in px
 Keep = float | int
 Way = tuple[str, str]  # selector and encoding: a method, whatever its budget
 Names = Mapping[Way, str]
+
+
+class Place(NamedTuple):
+    """A dataset, and the side of its images in px where there is one."""
+
+    dataset: str
+    side: int | None
+
+    @property
+    def label(self) -> str:
+        return self.dataset if self.side is None else f"{self.dataset}, {self.side} px"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +70,7 @@ class KnownFile:
 FILES = {
     FIELD: KnownFile(
         "arr-coc eval --out results/field.json",
-        (
-            *("dataset", "side", "selector", "trained", "encoding", "keep"),
-            *("n", "accuracy", "ci95", "tokens", "time_ms"),
-        ),
+        ("dataset", "side", "selector", "trained", "encoding", "keep", "n", "accuracy", "ci95", "tokens", "time_ms"),
     )
 }
 
@@ -127,7 +139,7 @@ class Entry:
     accuracy: float | None
     low: float | None  # of the 95 % interval
     high: float | None
-    gain: Row | None  # this less ARR-COC
+    gain: float | None  # this less ARR-COC
     p: float | None  # of that, after Holm's correction
     recall: float | None
     tokens: float
@@ -157,42 +169,38 @@ def entries_of(rows: Iterable[Row]) -> list[Entry]:
     """Entries in the order of the rows; what differs in nothing but the seed of chance is one of them."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        key = (row["dataset"], row["side"], _without_seed(row["selector"]), row["encoding"], row["keep"])
+        selector = CHANCE if row["selector"].partition(":")[0] == CHANCE else row["selector"]
+        key = (Place(row["dataset"], row["side"]), selector, row["encoding"], row["keep"])
         groups.setdefault(key, []).append(row)
     return [_entry(key, members) for key, members in groups.items()]
 
 
-def _without_seed(selector: str) -> str:
-    return CHANCE if selector.partition(":")[0] == CHANCE else selector
-
-
 def _entry(key: tuple[Any, ...], members: Sequence[Row]) -> Entry:
     """Means of the members; of chance's seeds the widest limits and the largest p, so that nothing looks surer."""
+    place, selector, encoding, keep = key
     first, known = members[0], [row for row in members if row["ci95"] is not None]
-    ps = [row["p_vs_arr_coc"] for row in members if row.get("p_vs_arr_coc") is not None]
     times = [row["time_ms"] for row in members]
-    families = sorted({name for row in members for name in row.get("families", {})})
+    shares = [row.get("families", {}) for row in members]
+    families = sorted({name for one in shares for name in one})
     return Entry(
-        place=(key[0], key[1]),
-        selector=key[2],
-        encoding=key[3],
-        keep=key[4],
+        place,
+        selector,
+        encoding,
+        keep,
         trained=bool(first["trained"]),
         questions=first["n"],
         accuracy=_mean(row["accuracy"] for row in members),
         low=min((row["ci95"][0] for row in known), default=None),
         high=max((row["ci95"][1] for row in known), default=None),
-        gain=_gain([row["gain_vs_arr_coc"] for row in members if row.get("gain_vs_arr_coc")]),
-        p=max(ps) if ps else None,
+        gain=_mean((row.get("gain_vs_arr_coc") or {}).get("mean") for row in members),
+        p=max((row["p_vs_arr_coc"] for row in members if row.get("p_vs_arr_coc") is not None), default=None),
         recall=_mean(row.get("recall") for row in members),
         tokens=fmean(row["tokens"] for row in members),
         total=fmean(row.get("tokens_total", row["tokens"]) for row in members),
         equivalent=fmean(row.get("equivalent_tokens", row["tokens"]) for row in members),
         time_ms=fmean(one["first_token"] for one in times),
         parts_ms={part: fmean(one.get(part, 0.0) for one in times) for part in PARTS},
-        families={
-            name: fmean(row["families"][name] for row in members if name in row["families"]) for name in families
-        },
+        families={name: fmean(one[name] for one in shares if name in one) for name in families},
         above_oracle=any(row.get("above_oracle") for row in members),
         keys=tuple(Method(row["selector"], row["encoding"], row["keep"]).key for row in members),
     )
@@ -201,14 +209,6 @@ def _entry(key: tuple[Any, ...], members: Sequence[Row]) -> Entry:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
-
-
-def _gain(gains: Sequence[Row]) -> Row | None:
-    known = [gain for gain in gains if gain.get("mean") is not None]
-    if not known:
-        return None
-    limits = [min(gain["ci95"][0] for gain in known), max(gain["ci95"][1] for gain in known)]
-    return {"mean": fmean(gain["mean"] for gain in known), "ci95": limits}
 
 
 def places_of(entries: Iterable[Entry]) -> list[Place]:
@@ -245,11 +245,6 @@ def labels_of(entries: Iterable[Entry]) -> dict[Way, str]:
     ways = list(dict.fromkeys(entry.way for entry in entries))
     both = {selector for selector, encoding in ways if encoding == "sparse"}
     return {way: label(way[0]) + (f", {way[1]}" if way[0] in both else "") for way in ways}
-
-
-def place_label(place: Place) -> str:
-    dataset, side = place
-    return dataset if side is None else f"{dataset}, {side} px"
 
 
 def budget_label(keep: Keep, total: float | None = None) -> str:
