@@ -51,7 +51,7 @@ class ARRCOCLayer(nn.Module):
     positions come out, which is what sparse encoding needs), `query_embeds` `[B, L, D]` or `[B, D]`, `image_tensor`
     `[B, 3, h, w]` (uint8, or float in [0, 1]), `grid` (H, W). Without a grid it is taken from the image's size
     where that fits the tokens (cells of 32 px), else the tokens must form a square. A layer with `sight="glance"` also
-    takes `glance` `[B, X, H, W]`, what the ViT makes of the image when it is small (`arr_coc.qwen.glance`).
+    takes `glance` `[B, X, H, W]`, what the ViT makes of the image when it is small (`arr_coc.qwen.vision`).
     """
 
     def __init__(
@@ -98,10 +98,15 @@ class ARRCOCLayer(nn.Module):
         grid: tuple[int, int],
         stopwatch: Stopwatch | None = None,
         glance_BXHW: Tensor | None = None,
+        image_R: Tensor | None = None,
     ) -> Judgement:
-        """Texture, sight, knowing, balancing: everything that comes before the budget. Always in fp32."""
+        """Texture, sight, knowing, balancing: everything that comes before the budget. Always in fp32.
+
+        With `image_R` there is a row of the question for each of its entries, about that image: each is seen once.
+        """
         stopwatch = stopwatch or Stopwatch(image_B3hw.device)
-        return self.weigh(self.see(image_B3hw, grid, glance_BXHW, stopwatch), question, stopwatch)
+        pyramid = self.see(image_B3hw, grid, glance_BXHW, stopwatch)
+        return self.weigh(pyramid if image_R is None else pyramid.rows(image_R), question, stopwatch)
 
     def see(
         self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch

@@ -24,8 +24,8 @@ from arr_coc.evaluation.bench.cases import (
     random_owner,
 )
 from arr_coc.evaluation.bench.measure import measure, per_token, summarize, watch_peak, way_of
-from arr_coc.qwen.encoding import cells_of
-from arr_coc.qwen.positions import samples_of_images, token_types
+from arr_coc.qwen.request import samples_of_images, token_types
+from arr_coc.qwen.vision import cells_of
 from studies.speed.ask import ask_rows, soak
 from studies.speed.equality import compare, first_difference
 

@@ -142,9 +142,7 @@ def test_the_chooser_keeps_what_the_product_keeps(answerer, adapter, chooser, as
 
 
 def owner_inputs(owner, image, text):
-    from arr_coc.qwen.asking import encode_question
-
-    return encode_question(owner, Image.fromarray(image), text, (), None)
+    return owner.encode_question(Image.fromarray(image), text)
 
 
 def test_a_glance_is_taken_once(answerer, asked, monkeypatch):

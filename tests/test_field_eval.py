@@ -37,8 +37,9 @@ from arr_coc.evaluation.field.methods import FIELD, PLAIN, Method, build, plan, 
 from arr_coc.evaluation.field.run import Samples, pack_cells, unpack_cells
 from arr_coc.evaluation.field.table import check_counts, check_paired, check_prompts, reference_of
 from arr_coc.evaluation.statistics import flip_p, holm
-from arr_coc.qwen import encoding
+from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.processor import Conversation, encode
+from arr_coc.qwen.request import Hints
 from arr_coc.records import Question
 from arr_coc.selectors import View, make_selector
 from arr_coc.timing import Stopwatch
@@ -217,8 +218,7 @@ def test_the_engines_answer_as_generate_does(bench, looked, name):
     ids = owner.generate(
         **inputs,
         keep=0.25,
-        evidence=[query.boxes for query in batch.queries],
-        image_numbers=[picture.number for picture in batch.pictures],
+        hints=Hints([query.boxes for query in batch.queries], [picture.number for picture in batch.pictures]),
         max_new_tokens=12,
         do_sample=False,
     )
@@ -318,7 +318,7 @@ def test_samples_of_another_run_are_refused(whole, tmp_path):
 
 
 def test_a_selector_that_keeps_too_much_ends_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("arr_coc.selectors.even.even_cells", lambda k, height, width: tuple(range(2 * k)))
+    monkeypatch.setattr("arr_coc.selectors.controls.even_cells", lambda k, height, width: tuple(range(2 * k)))
     with pytest.raises(ValueError, match="method silently off: even_grid"):
         evaluate_field(
             replace(OPTIONS, selectors=("even_grid",), keeps=(4,), questions=2, out=tmp_path / "f.json"), str

@@ -41,7 +41,7 @@ def write_overlay(
 ) -> None:
     """Each image with what was kept; if all was kept, with where the answer's tokens attended. Several side by side."""
     from arr_coc.images.reader import read_images
-    from arr_coc.qwen.attention import answer_attention
+    from arr_coc.qwen.language import answer_attention
     from arr_coc.qwen.processor import Conversation, encode, text_ids
     from arr_coc.viewing import heat_overlay, kept_overlay, side_by_side
 

@@ -13,7 +13,7 @@ from arr_coc.demo.inputs import Asked, shown
 from arr_coc.demo.models import Models
 from arr_coc.demo.telling import notices_about, stats
 from arr_coc.qwen import Answer, ARRCOCQwen
-from arr_coc.qwen.attention import answer_attention
+from arr_coc.qwen.language import answer_attention
 from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.qwen.streaming import stream_text
 from arr_coc.viewing import heatmap, kept_overlay

@@ -5,11 +5,9 @@ import torch
 from arr_coc.demo.inputs import Asked
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.asking import encode_question
 
 
 @torch.no_grad()
 def choose(owner: ARRCOCQwen, asked: Asked) -> ImageSelection:
     """What is kept of the image for the question. Costs the choice and the vision encoder, no generation."""
-    inputs = encode_question(owner, asked.image, asked.question, (), asked.keep)
-    return owner.prepare(**inputs, keep=asked.keep).images[0][0]
+    return owner.choose(asked.image, asked.question, asked.keep)[0]

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 from arr_coc.images.reader import read_image
-from arr_coc.qwen import running
+from arr_coc.qwen import eager as running
 from arr_coc.qwen.model import ARRCOCQwen
 
 
@@ -55,7 +54,7 @@ def read_chat(messages: Sequence[dict[str, Any]]) -> Chat:
     return Chat(read, images)
 
 
-def encode_chats(processor: Any, chats: Sequence[Chat]) -> dict[str, Tensor]:
+def encode_chats(processor: Any, chats: Sequence[Chat]) -> dict[str, Any]:
     """Inputs of a left-padded batch by the stock chat template and processor."""
     texts = [processor.apply_chat_template(chat.messages, tokenize=False, add_generation_prompt=True) for chat in chats]
     images = [image for chat in chats for image in chat.images]
@@ -78,7 +77,7 @@ def answer_chats(owner: ARRCOCQwen, chats: Sequence[Chat], keywords: dict[str, A
             for images in prepared.images
         ]
     else:
-        moved = {name: tensor.to(owner.device) for name, tensor in inputs.items()}
+        moved: dict[str, Any] = {name: tensor.to(owner.device) for name, tensor in inputs.items()}
         output = owner.generate(**moved, **keywords)
     new_BT = output[:, prompt.shape[1] :]
     tokenizer = owner.processor.tokenizer

@@ -13,10 +13,10 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.evaluation.field.data import Picture, Query, ids_of
-from arr_coc.qwen.encoding import cells_of
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, _encode_one
-from arr_coc.qwen.requests import Request, evidence_mask
+from arr_coc.qwen.request import Hints, Request, evidence_mask
+from arr_coc.qwen.vision import cells_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,17 @@ class Batch:
     @property
     def cells(self) -> int:
         return self.grid[0] * self.grid[1]
+
+    def told(self, evidence: bool) -> dict[str, Tensor]:
+        """What a selector is told of each row: the number of its image and, with `evidence`, where the answer is."""
+        device = self.image_R.device
+        told = {"number_B": torch.tensor([picture.number for picture in self.pictures], device=device)}
+        if evidence:
+            mask_RN = torch.zeros(self.rows, self.cells, dtype=torch.bool)
+            for row, cells in enumerate(self.evidence_R):
+                mask_RN[row, sorted(cells)] = True
+            told["evidence_BHW"] = mask_RN.view(-1, *self.grid).to(device)
+        return told
 
     def rows_pixels(self) -> Tensor:
         """The patches of each row's image, `[R * P, X]`."""
@@ -78,8 +89,7 @@ def make_batch(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> Batch:
         inputs["attention_mask"],
         1.0,
         None,
-        boxes,
-        [picture.number for _, picture, _ in asked],
+        Hints(boxes, [picture.number for _, picture, _ in asked]),
         question_mask=inputs["question_mask"],
     )
     return Batch(

@@ -35,7 +35,7 @@ from arr_coc.evaluation.report.results import (
     ours_of,
     read_file,
 )
-from arr_coc.qwen.requests import evidence_mask
+from arr_coc.qwen.request import evidence_mask
 
 BEHIND = 0.5  # of a score
 KEPT = 0.95  # share of the evidence's cells from which on it counts as kept

@@ -17,9 +17,11 @@ from arr_coc.qwen.answers import ImageSelection
 
 
 @lru_cache(maxsize=8)
-def break_even_tokens(device: torch.device) -> int:
-    """The number for a device: 0 where choosing always pays."""
-    table = json.loads((files("arr_coc.qwen.graphs") / "break_even.json").read_text())
+def break_even_tokens(device: torch.device, known: int | None = None) -> int:
+    """The number that is `known`, else that of a device: 0 where choosing always pays."""
+    if known is not None:
+        return known
+    table = json.loads((files("arr_coc.qwen") / "break_even.json").read_text())
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     for part, tokens in table["measured"].items():
         if part in name:
