@@ -13,11 +13,11 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from arr_coc.evaluation.bench.cases import (
     ENCODINGS,
@@ -88,7 +88,7 @@ def about(subject: Subject) -> Row:
         "threads": torch.get_num_threads(),
         "dtype": str(subject.stock.dtype).removeprefix("torch."),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": version("transformers"),
         "model": subject.name,
     }
 

@@ -19,8 +19,6 @@ from arr_coc.evaluation.field.looking import Looked, Outcome
 from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen.model import ARRCOCQwen
 
-TIMES = ("time_ms", "memory_mb")  # what two runs may differ in
-
 
 class Engine(Protocol):
     """Answers a batch with a method."""

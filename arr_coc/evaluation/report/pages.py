@@ -105,21 +105,20 @@ class Fold:
     blocks: tuple["Block", ...]
 
 
-Block = Heading | Text | Table | Illustration | Pair | Cards | Fold
+Block = Heading | Text | Table | Pair | Cards | Fold
 
 
 def pictures_of(blocks: Sequence[Block]) -> list[Illustration]:
     """All pictures, in order."""
     found: list[Illustration] = []
     for block in blocks:
-        if isinstance(block, Illustration):
-            found.append(block)
-        elif isinstance(block, Pair):
-            found += block.pictures
-        elif isinstance(block, Cards):
-            found += [picture for card in block.cards for picture in card.pictures]
-        elif isinstance(block, Fold):
-            found += pictures_of(block.blocks)
+        match block:
+            case Pair(pictures):
+                found += pictures
+            case Cards(cards):
+                found += [picture for card in cards for picture in card.pictures]
+            case Fold(_, inside):
+                found += pictures_of(inside)
     return found
 
 
@@ -155,8 +154,6 @@ def _markdown(block: Block) -> str:
             return text
         case Table(heads, rows):
             return "\n".join(markdown_table(heads, [[_marked(cell) for cell in row] for row in rows]))
-        case Illustration():
-            return _beside(block)
         case Pair(pictures):
             return "\n".join(_beside(picture, "48%") for picture in pictures)
         case Cards(cards):
@@ -227,8 +224,6 @@ def _html(block: Block) -> str:
             return f"<p>{inline(text)}</p>"
         case Table():
             return _table(block)
-        case Illustration():
-            return _inside(block)
         case Pair(pictures):
             return f'<div class="pair">{"".join(_inside(picture) for picture in pictures)}</div>'
         case Cards(cards):
