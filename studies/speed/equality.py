@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.config import Keep
+from arr_coc.files import write_json
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode
 from studies.asked import ask_about
@@ -100,8 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         statistics = owner.fast_runner.recordings.statistics
         made["recordings"] = {"made": statistics.made, "hits": statistics.hits, "failed": statistics.failed}
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(made, indent=1) + "\n")
+        write_json(options.out, made)
     print(json.dumps(made))
 
 

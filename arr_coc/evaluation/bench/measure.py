@@ -52,13 +52,13 @@ def watch_peak(device: torch.device) -> Iterator[Peak]:
         peak.total = torch.cuda.max_memory_allocated(device) / MEGABYTE
     else:
         _reset_resident_peak()
-        before = _resident("VmRSS")
+        before = resident("VmRSS")
         yield peak
-        peak.total = _resident("VmHWM")
+        peak.total = resident("VmHWM")
     peak.above = max(0.0, peak.total - before)
 
 
-def _resident(name: str) -> float:
+def resident(name: str) -> float:
     """A line of the process's status in MB; 0 where there is no such file."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
