@@ -283,7 +283,7 @@ def test_the_table_is_for_people():
 
 
 def test_pictures(tmp_path, rows):
-    from arr_coc.evaluation.bench.plots import save_plots
+    from arr_coc.evaluation.bench.report import save_plots
 
     budgets = [*rows, *MEASURED, row(kept=64, ttft_ms=8.0)]  # a budget's worth is a line, from two of them on
     made = save_plots(budgets, tmp_path / "pictures")

@@ -16,9 +16,7 @@ from PIL import Image
 import arr_coc
 from arr_coc.balancing import combine
 from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig
-from arr_coc.evaluation.asked import ask_about
-from arr_coc.evaluation.comparing import Sample, difference_of, mean_of, permutation_p, ratio_of
-from arr_coc.evaluation.metrics import Outcome, interval
+from arr_coc.evaluation.statistics import Clustered, difference_of, mean_of, ratio_of
 from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
@@ -28,7 +26,9 @@ from arr_coc.qwen.cells import boxes_cells
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.scenes.phrasings import PHRASINGS
+from studies.asked import ask_about
 from studies.mini.evaluation import load_answerer
+from studies.outcomes import Outcome, interval
 from studies.selector import main as selector
 from studies.selector.ablation import (
     TEXTURE_GROUPS,
@@ -39,15 +39,21 @@ from studies.selector.ablation import (
     without_scorer,
     without_textures,
 )
-from studies.selector.failures import empty_block, grey_scene, twice
+from studies.selector.adapters import load_fitting
+from studies.selector.failures import (
+    UNSTRUCTURED,
+    corner_boxes,
+    corner_pairs,
+    empty_block,
+    grey_scene,
+    twice,
+    unstructured,
+)
 from studies.selector.measures import of_full
-from studies.selector.questions import boxes_meet, different_pairs, reworded
-from studies.selector.rephrasing import parse, rephrase, slots_of
-from studies.selector.rivals import load_fitting
+from studies.selector.questions import boxes_meet, different_pairs, parse, rephrase, reworded, slots_of
 from studies.selector.selection import Chooser, Chosen, Glances, at_random
-from studies.selector.stress import UNSTRUCTURED, corner_boxes, corner_pairs, unstructured
 from studies.selector.study import WHOLE, answer_ways, recalls, scores
-from studies.selector.weights import CLAIMS, claim, table, write_docs
+from studies.selector.weights import CLAIMS, claim, per_image, permutation_p, table, write_docs
 
 MINI = Path(arr_coc.__file__).parent / "models" / "mini"
 PX = 256  # 64 cells
@@ -404,30 +410,30 @@ def test_images_without_structure(kind):
 
 
 def test_figures_by_hand():
-    a = Sample.of([(0, 1.0), (0, 0.0), (1, 1.0)])
-    b = Sample.of([(0, 0.5), (1, 0.5)])
+    a = Clustered.of([(0, 1.0), (0, 0.0), (1, 1.0)])
+    b = Clustered.of([(0, 0.5), (1, 0.5)])
     assert mean_of(a)["mean"] == pytest.approx(2 / 3, abs=1e-5)
     assert ratio_of(a, b)["mean"] == pytest.approx(4 / 3, abs=1e-5)
     assert difference_of(a, b)["mean"] == pytest.approx(1 / 6, abs=1e-5)
-    assert sorted(a.per_image()) == [0.5, 1.0]
-    assert mean_of(Sample.of([])) == {"mean": None, "ci95": None, "n": 0}
-    assert ratio_of(a, Sample.of([(0, 0.0)]))["mean"] is None
+    assert sorted(per_image(a)) == [0.5, 1.0]
+    assert mean_of(Clustered.of([])) == {"mean": None, "ci95": None, "n": 0}
+    assert ratio_of(a, Clustered.of([(0, 0.0)]))["mean"] is None
 
 
 def test_intervals_are_over_images_and_paired():
     rng = np.random.default_rng(0)
     values, images = rng.random(60), np.repeat(np.arange(12), 5)
-    sample = Sample(values, images)
+    sample = Clustered(values, images)
     assert mean_of(sample)["ci95"] == pytest.approx(interval(values, images), abs=1e-4)
-    better = Sample(values + 0.1, images)
+    better = Clustered(values + 0.1, images)
     assert difference_of(better, sample)["ci95"] == pytest.approx([0.1, 0.1])
     assert np.ptp(mean_of(sample)["ci95"]) > 0.05
 
 
 def test_permutations_tell_chance_from_a_difference():
     rng = np.random.default_rng(1)
-    a, b = (Sample.of(enumerate(rng.normal(size=60))) for _ in range(2))
-    higher = Sample(a.values + 2, a.images)
+    a, b = (Clustered.of(enumerate(rng.normal(size=60))) for _ in range(2))
+    higher = Clustered(a.values + 2, a.images)
     assert permutation_p(higher, b) < 0.001
     assert permutation_p(b, higher) > 0.99
     assert 0.01 < permutation_p(a, b) < 0.99
@@ -477,13 +483,13 @@ def test_parts_replace_their_own_keys_alone():
 
 
 def test_parts_are_chosen_by_name(tmp_path):
-    nobody = selector.Rivals()
-    assert "against" not in selector.chosen_parts(None, nobody)
-    assert "against" in selector.chosen_parts(None, selector.Rivals(against=tmp_path))
-    assert selector.chosen_parts("auto, recall", nobody) == ["auto", "recall"]
-    assert selector.chosen_parts("", nobody) == []
+    nobody = selector.OtherAdapters()
+    assert "against" not in selector.named_parts(None, nobody)
+    assert "against" in selector.named_parts(None, selector.OtherAdapters(against=tmp_path))
+    assert selector.named_parts("auto, recall", nobody) == ["auto", "recall"]
+    assert selector.named_parts("", nobody) == []
     with pytest.raises(ValueError, match="unknown part 'speed'"):
-        selector.chosen_parts("recall,speed", nobody)
+        selector.named_parts("recall,speed", nobody)
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match=r"broken\.json: not readable as JSON"):
         read_json_object(tmp_path / "broken.json")

@@ -16,15 +16,27 @@ from arr_coc.cli.run import run
 from arr_coc.data.sources import read_source
 from arr_coc.evaluation.field import run as field_run
 from arr_coc.evaluation.field.batch import make_batch
-from arr_coc.evaluation.field.checks import check_counts, check_paired, check_prompts
-from arr_coc.evaluation.field.data import SMALL_TEXT, batches, ids_of, read_pictures, scene_pictures
-from arr_coc.evaluation.field.equal import equal_tokens
+from arr_coc.evaluation.field.data import (
+    SMALL_TEXT,
+    anls,
+    batches,
+    edit_distance,
+    exact,
+    found_evidence,
+    ids_of,
+    read_pictures,
+    relaxed,
+    scene_pictures,
+    score,
+    vqa,
+    vqa_plain,
+)
 from arr_coc.evaluation.field.looking import Looked
-from arr_coc.evaluation.field.main import Bench, FieldOptions, evaluate_field, samples_path
+from arr_coc.evaluation.field.main import Bench, FieldOptions, equal_tokens, evaluate_field, samples_path
 from arr_coc.evaluation.field.methods import FIELD, PLAIN, Method, build, plan, settings_of
 from arr_coc.evaluation.field.run import Samples, pack_cells, unpack_cells
-from arr_coc.evaluation.field.scores import anls, edit_distance, exact, found_evidence, relaxed, score, vqa, vqa_plain
-from arr_coc.evaluation.field.table import flip_p, holm, reference_of
+from arr_coc.evaluation.field.table import check_counts, check_paired, check_prompts, reference_of
+from arr_coc.evaluation.statistics import flip_p, holm
 from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.qwen.request import Hints

@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from arr_coc.evaluation.asked import ask_about
-from arr_coc.evaluation.metrics import Outcome, by_group, interval, majority, pair_f1, pairs, summary
+from arr_coc.evaluation.field.data import pair_f1, pairs
 from arr_coc.qwen.cells import boxes_cells
+from studies.asked import ask_about
 from studies.mini.card import count_weights, model_card
 from studies.mini.evaluation import blind_rows, distracted_rows, shuffled_rows, sparse_rows
 from studies.mini.train import ASSETS
+from studies.outcomes import Outcome, by_group, interval, majority, summary
 
 
 def outcome(expected, given, family="colour", image=0):

@@ -9,7 +9,6 @@ from PIL import Image
 
 from arr_coc.config import POOLINGS
 from arr_coc.data.examples import Example
-from arr_coc.evaluation.asked import ask_about
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.data import scene_pictures
 from arr_coc.evaluation.field.looking import Looked, judge
@@ -20,6 +19,7 @@ from arr_coc.qwen.request import Request
 from arr_coc.qwen.turns import Turns
 from arr_coc.training.data import make_group
 from arr_coc.training.step import judge_group
+from studies.asked import ask_about
 from studies.selector.selection import Chooser
 
 KEEP, SIDE = 0.2, 256

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,18 +17,40 @@ from arr_coc.evaluation.field.data import ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
 from arr_coc.evaluation.field.run import pack_cells
 from arr_coc.evaluation.report import losses as report_losses
-from arr_coc.evaluation.report.blocks import Cell, Heading, Table, Text
-from arr_coc.evaluation.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check, signed
-from arr_coc.evaluation.report.html import inline, to_html
-from arr_coc.evaluation.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, pick
-from arr_coc.evaluation.report.markdown import to_markdown
-from arr_coc.evaluation.report.pairs import Score, at_equal_time, frontier, win_matrix, within_our_time
-from arr_coc.evaluation.report.results import EQUAL, FIELD, GPU, MAKERS, SELECTOR, Results, read_results
-from arr_coc.evaluation.report.rows import budgets_of, entries_of, label, labels_of
-from arr_coc.evaluation.report.samples import Answers, read_file
-from arr_coc.evaluation.report.tables import NONE, probability
-from arr_coc.evaluation.report.verdicts import promises, verdict_of
+from arr_coc.evaluation.report import main as report_main
+from arr_coc.evaluation.report.compare import Tally, at_equal_time, frontier, win_matrix, within_our_time
+from arr_coc.evaluation.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, take_turns
+from arr_coc.evaluation.report.pages import (
+    NONE,
+    Cell,
+    Heading,
+    Table,
+    Text,
+    inline,
+    probability,
+    signed,
+    to_html,
+    to_markdown,
+)
+from arr_coc.evaluation.report.results import (
+    FIELD,
+    Answers,
+    Measured,
+    Results,
+    budgets_of,
+    entries_of,
+    label,
+    labels_of,
+    read_file,
+    read_results,
+)
+from studies.report.__main__ import main as own_report
+from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check
+from studies.report.sections import equal_token_blocks, lead_blocks
+from studies.report.sources import EQUAL, FILES, GPU, SELECTOR, source_blocks
+from studies.report.verdicts import promises, verdict_blocks, verdict_of
 
+ROOT = Path(__file__).parent.parent
 ARR, DIV, ALL = ("arr_coc", "sparse"), ("divprune", "dense"), ("plain", "dense")
 
 
@@ -244,10 +267,10 @@ def test_wins_come_from_paired_tests_on_the_samples():
     entries = entries_of([row("arr_coc", 1.0, encoding="sparse"), row("divprune", 0.0), row("plain", 0.9, 1.0)])
     keys = {"arr_coc sparse 0.25": [1] * 40, "divprune dense 0.25": [0] * 40, "plain dense 1.0": [0] + [1] * 39}
     matrix = win_matrix(entries, {("scenes", 512): scored(**keys)})
-    assert matrix[ARR, DIV] == Score(wins=1)
-    assert matrix[DIV, ARR] == Score(losses=1)
-    assert matrix[ARR, ALL] == matrix[ALL, ARR] == Score(ties=1), "one question of 40 is chance"
-    assert matrix[ALL, DIV] == Score(wins=1)
+    assert matrix[ARR, DIV] == Tally(wins=1)
+    assert matrix[DIV, ARR] == Tally(losses=1)
+    assert matrix[ARR, ALL] == matrix[ALL, ARR] == Tally(ties=1), "one question of 40 is chance"
+    assert matrix[ALL, DIV] == Tally(wins=1)
 
 
 def test_without_samples_only_tests_against_arr_coc_are_known():
@@ -257,9 +280,9 @@ def test_without_samples_only_tests_against_arr_coc_are_known():
         beaten("mmtok", 1, 0.1, 0.001),
     ]
     matrix = win_matrix(entries_of([*rows, beaten("fastv", 0.7, -0.2, 0.02), row("plain", 0.9, 1.0)]), {})
-    assert matrix[ARR, DIV] == Score(wins=1)
-    assert matrix[ARR, ("mmtok", "dense")] == Score(losses=1)
-    assert matrix[ARR, ("fastv", "dense")] == Score(ties=1)
+    assert matrix[ARR, DIV] == Tally(wins=1)
+    assert matrix[ARR, ("mmtok", "dense")] == Tally(losses=1)
+    assert matrix[ARR, ("fastv", "dense")] == Tally(ties=1)
     assert (DIV, ("mmtok", "dense")) not in matrix
 
 
@@ -341,14 +364,14 @@ def test_families_take_turns_and_a_question_comes_once(asked):
         lost("thing", "1/0", 0.1),
         lost("count", "0/1", 0.5),
     ]
-    shown = pick(losses, 12)
+    shown = take_turns(losses, 12)
     assert [(one.query.family, one.record["question"], one.entry.keep) for one in shown] == [
         ("count", "0/1", 0.5),
         ("thing", "1/0", 0.1),
         ("count", "0/0", 0.1),
     ]
-    assert pick(losses, 2) == shown[:2]
-    assert pick([], 2) == []
+    assert take_turns(losses, 2) == shown[:2]
+    assert take_turns([], 2) == []
 
 
 # ---------------------------------------------------------------- pages
@@ -382,6 +405,10 @@ def test_texts_cannot_break_the_page():
         Table.of(("a", "b"), [["x"]])
 
 
+def users_report(arguments):
+    return run(["report", *arguments])
+
+
 def check_pages(out):
     """Whole HTML that needs no other file; Markdown whose pictures are there."""
     parser = Balanced()
@@ -401,11 +428,14 @@ def check_pages(out):
 
 def test_an_empty_folder_gives_a_page_that_says_what_to_run(tmp_path, capsys):
     (tmp_path / "results").mkdir()
-    assert run(["report", "--results", str(tmp_path / "results"), "--out", str(tmp_path / "out"), "--quiet"]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert [line.rpartition("/")[2] for line in said.out.split()] == ["report.html", "report.md"]
-    _, text = check_pages(tmp_path / "out")
+    for report in (users_report, own_report):
+        assert report(["--results", str(tmp_path / "results"), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        assert [line.rpartition("/")[2] for line in said.out.split()] == ["report.html", "report.md"]
+        _, text = check_pages(tmp_path / "out")
+        assert "`arr-coc eval --out results/field.json` writes" in text
+        assert ("promised" in text) == (report is own_report), "verdicts on our promises are in our own report alone"
     assert text.count("not measured yet") > 10
     assert "`arr-coc eval --equal-tokens --out results/equal-tokens.json` writes" in text
 
@@ -427,16 +457,19 @@ def test_mistakes_are_one_line_and_exit_code_3(name, content, words, tmp_path, c
     if name:
         folder.mkdir()
         (folder / name).write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert run(["report", "--results", str(folder), "--out", str(tmp_path / "out")]) == 3
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    arguments = ["--results", str(folder), "--out", str(tmp_path / "out")]
+    ways = [own_report] + ([users_report] if name in (None, FIELD) else [])  # users have a field, not our other files
+    for report in ways:
+        assert report(arguments) == 3
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
+        assert not (tmp_path / "out").exists()
 
 
 def test_every_maker_says_where_to():
     """Without --out a run writes to out/, which is not where the report looks."""
-    assert all(maker.endswith(f"--out results/{name}") for name, maker in MAKERS.items())
+    assert all(known.maker.endswith(f"--out results/{name}") for name, known in FILES.items())
 
 
 def test_help_is_quick_and_starts_with_examples():
@@ -452,10 +485,13 @@ def test_commands_name_no_folders_of_a_machine(tmp_path):
     rows = [row("rival:path=/home/me/runs/rival,diversity=0.5", 0.5), row("plain", 0.9, 1.0)]
     run_of = {"dataset": "scenes", "side": 512, "questions": 100, "seed": 3, "device": "cuda", "model": "mini"}
     (tmp_path / FIELD).write_text(json.dumps({"rows": rows, "runs": {"field.scenes-512": run_of}}))
-    assert run(["report", "--results", str(tmp_path), "--out", str(tmp_path), "--failures", "0", "--quiet"]) == 0
+    assert own_report(["--results", str(tmp_path), "--out", str(tmp_path), "--failures", "0", "--quiet"]) == 0
     _, text = check_pages(tmp_path)
-    command = "arr-coc eval --side 512 --selector rival:path=rival,diversity=0.5 --selector plain --keep 0.25"
-    assert f"{command} --encoding dense --questions 100 --seed 3 --device cuda --out results/field.json`" in text
+    command = "python -m studies.rival.evaluate --side 512 --selector rival:path=rival,diversity=0.5 --selector plain"
+    assert (
+        f"{command} --keep 0.25 --encoding dense --questions 100 --seed 3 --device cuda --out results/field.json`"
+        in text
+    )
     assert "/home" not in text
 
 
@@ -466,7 +502,7 @@ def test_notes_of_people_and_where_times_were_taken_are_on_the_page(tmp_path):
     document = {"rows": rows, "runs": {"field.scenes-512": made}, "timed_runs": {"field.scenes-512": timed}}
     (tmp_path / FIELD).write_text(json.dumps(document))
     (tmp_path / "field-notes.md").write_text("**Why.** Labels must\nbe read.\n\nTwo things <were> tried.\n")
-    assert run(["report", "--results", str(tmp_path), "--out", str(tmp_path), "--failures", "0", "--quiet"]) == 0
+    assert own_report(["--results", str(tmp_path), "--out", str(tmp_path), "--failures", "0", "--quiet"]) == 0
     page, text = check_pages(tmp_path)
     assert "<strong>Why.</strong> Labels must be read.</p>" in page
     assert "Two things &lt;were&gt; tried.</p>" in page
@@ -502,10 +538,24 @@ def test_a_real_field_becomes_the_same_page_twice(tiny_field, tmp_path):
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
     page, text = check_pages(tmp_path / "one")
     assert {"pareto-scenes-192px-tokens.png", "pareto-scenes-192px-time-dark.png"} <= set(files)
-    command = "arr-coc eval --side 192 --selector arr_coc --selector random:seed=0 --selector random:seed=1"
-    assert f"{command} --selector oracle --selector plain --keep 0.25 --keep 0.06 --encoding sparse" in text
+    assert "promised" not in text
     for heading in ("Who beats whom", "At equal measured time", "What ARR-COC lost", "By family of question"):
         assert f">{heading}</h2>" in page
+
+
+def test_our_own_report_is_the_same_page_with_more_sections(tiny_field, tmp_path):
+    for report, name in ((users_report, "users"), (own_report, "own")):
+        assert report(["--results", str(tiny_field), "--out", str(tmp_path / name), "--quiet"]) == 0
+    users, own = ((tmp_path / name / "report.md").read_text(encoding="utf-8") for name in ("users", "own"))
+    check_pages(tmp_path / "own")
+    added = ("What was promised, and what holds", "Where ARR-COC leads", "The same tokens, spent two ways")
+    sections = {part.partition("\n")[0]: part.strip() for part in own.split("\n## ")}
+    assert [part.strip() for part in users.split("\n## ")] == [
+        part for head, part in sections.items() if head not in (*added, "What made each file")
+    ]
+    command = "arr-coc eval --side 192 --selector arr_coc --selector random:seed=0 --selector random:seed=1"
+    assert f"{command} --selector oracle --selector plain --keep 0.25 --keep 0.06 --encoding sparse" in own
+    assert set(added) < set(sections)
 
 
 def test_the_gallery_shows_what_the_samples_say(tiny_field, tmp_path):
@@ -560,3 +610,11 @@ def test_a_broken_file_of_samples_is_named(tiny_field, tmp_path, capsys):
     assert run(["report", "--results", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet"]) == 3
     assert "not a file of samples" in capsys.readouterr().err
     assert read_results(tmp_path).documents.keys() == {FIELD}
+
+
+def test_the_report_of_the_docs_is_what_the_results_say():
+    """All of it but plots, and what needs every answer of the field, which are not kept here."""
+    text = (ROOT / "docs" / "report" / "report.md").read_text(encoding="utf-8")
+    measured = Measured.of(read_results(ROOT / "results", FILES))
+    for make in (verdict_blocks, lead_blocks, report_main._table_blocks, equal_token_blocks, source_blocks):
+        assert to_markdown(make(measured)).strip() in text, "run python -m studies.report beside the samples"

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
 from arr_coc.cli import run as cli
-from arr_coc.evaluation.asked import ask_about
 from arr_coc.qwen.batched.answering import Answerer, Row
 from arr_coc.qwen.batched.forward import patchify
 from arr_coc.qwen.turns import Turns
 from arr_coc.training.checkpoints import is_complete, newest_checkpoint, save_checkpoint
 from arr_coc.training.watching import Clock
+from studies.asked import ask_about
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import USES, MiniBatches, batch_stream
 from studies.mini.evaluation import dense_rows, evaluate, outcomes, sparse_rows

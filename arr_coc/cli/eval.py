@@ -62,8 +62,8 @@ def evaluate(
 
     arr-coc eval --equal-tokens --questions 1000
     """
-    from arr_coc.evaluation.field.equal import equal_tokens as equal
     from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
+    from arr_coc.evaluation.field.main import equal_tokens as equal
 
     begin_long_run(quiet)
     given: dict[str, Any] = {

@@ -16,7 +16,7 @@ def report(
     failures: Annotated[int, typer.Option(min=0, help="Lost questions that are shown; 0 leaves them out.")] = 12,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the paths of the pages.")] = False,
 ) -> None:
-    """Write one page about all results: plots, tables, lost questions, a verdict on every promise; HTML and Markdown.
+    """Write one page about all results: plots, tables, who beats whom, lost questions; HTML and Markdown.
 
     arr-coc report
 

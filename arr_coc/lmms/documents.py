@@ -9,9 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from arr_coc.evaluation.field.data import scene_pictures
-from arr_coc.evaluation.field.scores import exact, score
-from arr_coc.evaluation.metrics import DESCRIBE
+from arr_coc.evaluation.field.data import DESCRIBE, exact, scene_pictures, score
 from arr_coc.scenes import FAMILIES, draw_scene, make_scene
 
 Document = dict[str, Any]  # plain values: lmms-eval writes it beside the answer

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.evaluation.asked import SPREAD
+from arr_coc.evaluation.field.data import SPREAD
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Judgement
 from arr_coc.training.groups import GridGroup

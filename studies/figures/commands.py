@@ -8,7 +8,6 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -17,8 +16,9 @@ from typer.main import get_command
 from arr_coc.cli import chat, compare
 from arr_coc.cli.app import app
 from arr_coc.cli.helping import first_sentence, split_help
+from arr_coc.evaluation.report.pages import markdown_table
 
-FOLDER = Path(__file__).parent.parent / "docs" / "commands"
+FOLDER = Path(__file__).parents[2] / "docs" / "commands"
 MADE = "<!-- made by studies/figures/commands.py from the code: change it there -->\n"
 INDEX = "README.md"
 NAME = "arr-coc"
@@ -37,7 +37,7 @@ def index(root: Any, verbs: dict[str, Any]) -> str:
     """What every verb is for, in one sentence, and what holds for all of them."""
     rows = [(f"[`{name}`]({name}.md)", first_sentence(verb.help or "")) for name, verb in verbs.items()]
     _, about = split_help(root.help or "")
-    return "\n".join([MADE, "# Commands", "", about, "", *table(("verb", "what it does"), rows), ""])
+    return "\n".join([MADE, "# Commands", "", about, "", *markdown_table(("verb", "what it does"), rows), ""])
 
 
 def page(path: str, command: Any, level: int = 1) -> str:
@@ -52,10 +52,10 @@ def page(path: str, command: Any, level: int = 1) -> str:
     options = [one for one in command.params if one.param_type_name == "option"]
     if arguments:
         rows = [(f"`{one.metavar or one.name.upper()}`", told(one, known[one.name][1])) for one in arguments]
-        lines += [*table(("argument", "what"), rows), ""]
+        lines += [*markdown_table(("argument", "what"), rows), ""]
     if options:
         wide = [(names(one, known[one.name][0]), told(one, known[one.name][1]), default(one)) for one in options]
-        lines += [*table(("option", "what", "default"), wide), ""]
+        lines += [*markdown_table(("option", "what", "default"), wide), ""]
     for name, verb in getattr(command, "commands", {}).items():
         lines.append(page(f"{path} {name}", verb, level + 1))
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -70,6 +70,8 @@ def more(name: str) -> str:
         extra += ":\n\n" if name == "compare" else ".\n\n"
     if name == "chat":
         extra = "\n".join(["Between the questions:", "", "```text", *chat.COMMANDS.values(), "```\n\n"])
+    if name == "report":
+        extra = "The project's own report, with a verdict on each of its promises: `python -m studies.report`.\n\n"
     if name == "compare":
         extra += f"```text{document_of(compare.__doc__ or '')}```\n\n"
     return f"\n{extra}[All verbs]({INDEX})\n"
@@ -118,11 +120,6 @@ def told(parameter: Any, limits: Any) -> str:
 def default(option: Any) -> str:
     """The default in words; nothing where there is none, or where it is that a flag is not set."""
     return "" if option.default is None or option.is_flag else f"`{option.default}`"
-
-
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    cells = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]
-    return [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *cells)]
 
 
 def differing(made: dict[str, str], folder: Path) -> list[str]:

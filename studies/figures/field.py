@@ -3,7 +3,7 @@
 from statistics import mean
 from typing import Any
 
-from studies.figures.table import as_table
+from arr_coc.evaluation.report.pages import markdown_table
 
 COLUMNS = ((512, 0.25), (512, 0.1), (512, 0.06), (1024, 256), (1024, 64))  # px a side, KEPT
 NAMES = {
@@ -73,7 +73,7 @@ def field_table(results: dict[str, Any]) -> str:
     machine = {"cpu": "two CPU cores", "cuda": "one GPU"}[device]
     return "\n".join(
         [
-            *as_table(("exact answers of mini", "chosen", *kept, "its first token"), lines),
+            *markdown_table(("exact answers of mini", "chosen", *kept, "its first token"), lines),
             "",
             f"With all tokens {whole}, {plain[1024]['time_ms']['first_token']:,.0f} ms. `*` trained on boxes. {asked}; "
             f"times of one question in a batch on {machine}, each method alone.",

@@ -2,23 +2,22 @@
 
 from typing import Any
 
-from studies.figures.table import as_table
+from arr_coc.evaluation.report.pages import markdown_table
 
 
 def selector_table(results: dict[str, Any]) -> str:
     """What the selector keeps, and what mini still answers: shares of its accuracy with all tokens."""
 
-    def row(label: str, keep: str, found: dict[str, Any]) -> str:
+    def row(px: int, keep: str, found: dict[str, Any]) -> tuple[str, ...]:
         shares = (f"{found[name][keep]:.0%}" for name in ("recall", "sparse", "dense", "random_sparse"))
-        return f"| {label} | {' | '.join(shares)} |"
+        return f"{float(keep):.0%}, {px} px", *shares
 
     auto, asked = results["auto"], results["runs"]
     questions = asked["accuracy"]["questions"]
+    heads = ("tokens kept", "evidence found", "accuracy kept: chosen before the ViT", "after it", "random, before")
+    places = ((512, results), (1024, results["px1024"]))
     lines = [
-        "| tokens kept | evidence found | accuracy kept: chosen before the ViT | after it | random, before |",
-        "|---|---|---|---|---|",
-        *(row(f"{float(keep):.0%}, 512 px", keep, results) for keep in ("0.06", "0.1", "0.25")),
-        *(row(f"{float(keep):.0%}, 1024 px", keep, results["px1024"]) for keep in ("0.06", "0.1", "0.25")),
+        *markdown_table(heads, [row(px, keep, found) for px, found in places for keep in ("0.06", "0.1", "0.25")]),
         "",
         f'`keep="auto"`: {auto["mean_keep"]:.0%} of the tokens on average at {auto["fraction"]:.1%} of the accuracy; '
         f"a description gets {auto['describe_over_colour']['mean']:.1f} times the tokens of a colour.",
@@ -70,7 +69,7 @@ def selector_aims(results: dict[str, Any]) -> str:
     ]
     counts = ", ".join(f"{part} {run['questions']:,}" for part, run in results["runs"].items())
     return "\n".join(
-        [*as_table(("", "aim", "reached"), rows), "", f"Questions at 512 px, a quarter at 1024 px: {counts}."]
+        [*markdown_table(("", "aim", "reached"), rows), "", f"Questions at 512 px, a quarter at 1024 px: {counts}."]
     )
 
 
@@ -124,27 +123,27 @@ def study_tables(results: dict[str, Any]) -> str:
             "Stage 3, points gained over stage 1 on the test scenes, with 95 % intervals (before: with a glance of 32 "
             "channels and no scenes to be read):",
             "",
-            *as_table(("run", "steps of stages 1 + 3", "scenes", "kept", "recall", "accuracy, sparse"), stage3),
+            *markdown_table(("run", "steps of stages 1 + 3", "scenes", "kept", "recall", "accuracy, sparse"), stage3),
             "",
             "A loss for names, 255 s of stage 1 and 225 s of stage 3 on one H200; recall on validation scenes:",
             "",
-            *as_table(("stage", "steps", *kept), reading),
+            *markdown_table(("stage", "steps", *kept), reading),
             "",
             f"Sights after {results['sights']['steps']} steps of stage 1, recall on validation scenes:",
             "",
-            *as_table(("sight", *kept), sights),
+            *markdown_table(("sight", *kept), sights),
             "",
             f"Strategies of stage 2 after {results['strategies']['steps']} steps of "
             f"{results['strategies']['questions_per_step']} questions, from {results['strategies']['start']}; recall:",
             "",
-            *as_table(("strategy", *kept), strategies),
+            *markdown_table(("strategy", *kept), strategies),
             "",
             f"Distillation alone, no boxes, {results['distillation']['questions_per_step']} questions a step; recall:",
             "",
-            *as_table(("steps", *kept), distilled),
+            *markdown_table(("steps", *kept), distilled),
             "",
             "20 steps on one repeated batch at the shape of Qwen3-VL-2B, random weights:",
             "",
-            *as_table(("", "loss", "memory at its peak", "estimate"), trials),
+            *markdown_table(("", "loss", "memory at its peak", "estimate"), trials),
         ]
     )

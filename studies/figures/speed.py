@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from studies.figures.table import as_table
+from arr_coc.evaluation.report.pages import markdown_table
 
 
 def find_row(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def speed_table(results: dict[str, Any]) -> str:
             )
         )
     head = ("first token", "all tokens", "200 kept", "faster", "with a glance", "less memory")
-    return "\n".join(as_table(head, lines))
+    return "\n".join(markdown_table(head, lines))
 
 
 def speed_aims(results: dict[str, Any]) -> str:
@@ -73,7 +73,7 @@ def speed_aims(results: dict[str, Any]) -> str:
         ("memory in all, 2048 px", "25 % less", f"{large['memory_saved']:.1%} less"),
         ("time per further token, over plain generate", "x5", f"x{results['decode_speed_up']:.1f}"),
     ]
-    return "\n".join(as_table(("", "aim", "measured"), rows))
+    return "\n".join(markdown_table(("", "aim", "measured"), rows))
 
 
 def speed_growth(results: dict[str, Any]) -> str:
@@ -90,7 +90,7 @@ def speed_growth(results: dict[str, Any]) -> str:
         )
         for series in results["growth"]
     ]
-    return "\n".join(as_table(("batch 1, graphs", "sides", "select", "vision", "prefill", "first token"), rows))
+    return "\n".join(markdown_table(("batch 1, graphs", "sides", "select", "vision", "prefill", "first token"), rows))
 
 
 def speed_fit(results: dict[str, Any]) -> str:
@@ -110,7 +110,7 @@ def speed_fit(results: dict[str, Any]) -> str:
         )
         if line[:3] not in [one[:3] for one in rows]:
             rows.append(line)
-    return "\n".join(as_table(("image", "batch", "tokens", "peak", "fits cards of GB"), rows))
+    return "\n".join(markdown_table(("image", "batch", "tokens", "peak", "fits cards of GB"), rows))
 
 
 def equality_line(results: dict[str, Any]) -> str:

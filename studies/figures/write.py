@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from arr_coc.evaluation.report.pages import markdown_table
 from studies.figures.field import equal_table, field_table
 from studies.figures.selector import selector_aims, selector_table, study_tables
 from studies.figures.speed import ask_line, equality_line, headline, speed_aims, speed_fit, speed_growth, speed_table
-from studies.figures.table import as_table
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TESTS = {
     "overall": "512 px, new scenes",
     "reading": "of these, reading",
@@ -29,19 +29,18 @@ TESTS = {
 }
 
 
-def percent(figure: dict[str, Any]) -> str:
+def percent(figure: dict[str, Any]) -> tuple[str, str, str]:
     low, high = figure["ci95"]
-    return f"{figure['accuracy']:.1%} | {low:.1%} to {high:.1%} | {figure['n']:,}"
+    return f"{figure['accuracy']:.1%}", f"{low:.1%} to {high:.1%}", f"{figure['n']:,}"
 
 
 def mini_table(results: dict[str, Any]) -> str:
-    rows = [f"| {label} | {percent(results[key])} |" for key, label in TESTS.items() if key in results]
+    heads = ("mini, dense unless it says otherwise", "exact answers", "95 % interval", "questions")
+    rows = [(label, *percent(results[key])) for key, label in TESTS.items() if key in results]
     families = ", ".join(f"{name.replace('_', ' ')} {one['accuracy']:.0%}" for name, one in results["families"].items())
     return "\n".join(
         [
-            "| mini, dense unless it says otherwise | exact answers | 95 % interval | questions |",
-            "|---|---|---|---|",
-            *rows,
+            *markdown_table(heads, rows),
             "",
             f"By family: {families}. The most frequent answer of each family: {results['overall']['majority']:.0%}.",
             weak_spots(results),
@@ -74,7 +73,7 @@ def mini_aims(results: dict[str, Any]) -> str:
         ("blank image, at most", "35 %", f"{results['blind']['accuracy']:.1%}"),
         ("another image, at most", "blank + 5", f"{results['shuffled']['accuracy']:.1%}"),
     ]
-    return "\n".join([*as_table(("", "aim", "reached"), rows), "", weak_spots(results)])
+    return "\n".join([*markdown_table(("", "aim", "reached"), rows), "", weak_spots(results)])
 
 
 def filled(text: str, name: str, table: str) -> str:

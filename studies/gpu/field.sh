@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Answers of the field on a GPU machine without network, by several processes. Leaves OUT/field.tar.xz with PARTS for
 #   studies/gpu/field_parallel.py sum PARTS --times ALONE/field.json
-# Times come from a run of one process by itself, `arr-coc eval`, on whatever machine is to be spoken of.
+# Times come from a run of one process by itself, studies.rival.evaluate, on whatever machine is to be spoken of.
 # Needs carry/ from studies/gpu/build_carry.sh.
 #
 #   studies/gpu/field.sh OUT SECONDS WORKERS FIRST SELECTOR...

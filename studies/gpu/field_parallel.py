@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import studies.rival.selector  # noqa: F401 (known as a selector from here on, in every process)
 from arr_coc.config import Keep
 from arr_coc.evaluation.field.data import scene_pictures
 from arr_coc.evaluation.field.main import (
@@ -127,7 +128,7 @@ def timed_runs(path: Path) -> dict:
     """What the times were measured with."""
     runs = read_json_object(path).get("runs")
     if not runs:
-        raise ValueError(f"{path}: no report of a run; make it with arr-coc eval --out {path}")
+        raise ValueError(f"{path}: no report of a run; make it with python -m studies.rival.evaluate --out {path}")
     return runs
 
 

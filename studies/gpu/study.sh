@@ -27,7 +27,7 @@ export OMP_NUM_THREADS=1
 
 learn() { # MODULE NAME CONFIG STEPS [options]
     local steps=$(($4 * percent / 100))
-    python3 -m "arr_coc.training.$1" --out "$folder/$2" --config "configs/$3.json" --steps $((steps > 2 ? steps : 2)) \
+    python3 -m "$1" --out "$folder/$2" --config "configs/$3.json" --steps $((steps > 2 ? steps : 2)) \
         --workers "$workers" "${@:5}"
 }
 ship() { # [KEY=VALUE]    stages 1 and 3 with one setting changed
@@ -50,16 +50,16 @@ run_lane() {
         unread) ship reading_share=0.0 ;;
         narrow) ship glance_channels=32 ;;
         rival)
-            learn rival one selector-mini-1 916
-            learn rival three selector-mini-3 1100 --init-from "$folder/one" ;;
-        plain) learn selector plain selector-mini-plain 300 --seed 1 ;;
+            learn studies.rival.train one selector-mini-1 916
+            learn studies.rival.train three selector-mini-3 1100 --init-from "$folder/one" ;;
+        plain) learn arr_coc.training.main plain selector-mini-plain 300 --seed 1 ;;
         sights)
-            learn selector glance selector-mini-1 300 --seed 1
-            learn selector stem selector-mini-stem 300 --seed 1
-            learn selector textures selector-mini-textures 300 --seed 1 ;;
+            learn arr_coc.training.main glance selector-mini-1 300 --seed 1
+            learn arr_coc.training.main stem selector-mini-stem 300 --seed 1
+            learn arr_coc.training.main textures selector-mini-textures 300 --seed 1 ;;
         score | straight_through | gumbel | reinforce)
-            learn selector "$lane" selector-mini-strategy 150 --strategy "$lane" --init-from runs/plain --seed 1 ;;
-        distil) learn selector distil selector-mini-distil 140 --seed 1 ;;
+            learn arr_coc.training.main "$lane" selector-mini-strategy 150 --strategy "$lane" --init-from runs/plain --seed 1 ;;
+        distil) learn arr_coc.training.main distil selector-mini-distil 140 --seed 1 ;;
         shape)
             for stage in 1 2; do
                 python3 -m studies.selector.trial --config "configs/selector-2b-$stage.json" \

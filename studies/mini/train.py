@@ -19,8 +19,6 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from arr_coc.evaluation.asked import Asked, ask_about
-from arr_coc.evaluation.metrics import by_group, summary
 from arr_coc.qwen.batched.answering import Answerer
 from arr_coc.qwen.turns import Turns
 from arr_coc.training.checkpoints import (
@@ -32,6 +30,7 @@ from arr_coc.training.checkpoints import (
     save_checkpoint,
 )
 from arr_coc.training.watching import Clock, Report
+from studies.asked import Asked, ask_about
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import USES, MiniBatches, batch_stream, moved
 from studies.mini.dense_head import HEAD, load_head, save_head
@@ -41,6 +40,7 @@ from studies.mini.profiling import profile_steps
 from studies.mini.progress import log_step
 from studies.mini.shards import export_weights, load_weights
 from studies.mini.step import Learner
+from studies.outcomes import by_group, summary
 
 ASSETS = Path(__file__).parents[2] / "arr_coc" / "models" / "mini"
 

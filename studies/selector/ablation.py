@@ -11,10 +11,10 @@ from torch import Tensor
 
 from arr_coc.balancing import UNTRAINED_TENSIONS, combine
 from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig, Keep
-from arr_coc.evaluation.asked import ask_about
-from arr_coc.evaluation.comparing import Figure, Sample, difference_of, mean_of
+from arr_coc.evaluation.statistics import Clustered, Figure, difference_of, mean_of
 from arr_coc.records import Balance, Judgement, TexturePyramid
 from arr_coc.texture import detail_spread
+from studies.asked import ask_about
 from studies.selector.measures import Part
 from studies.selector.selection import NOTHING, Alteration, Chosen
 from studies.selector.study import Study, recalls, scores
@@ -155,8 +155,8 @@ def ablation(study: Study, px: int) -> Part:
     }
 
 
-def _shares(chosen: Sequence[Chosen]) -> Sample:
-    return Sample.of((one.image, one.share) for one in chosen)
+def _shares(chosen: Sequence[Chosen]) -> Clustered:
+    return Clustered.of((one.image, one.share) for one in chosen)
 
 
 # ---------------------------------------------------------------- adaptive against fixed
@@ -186,7 +186,7 @@ def adaptive(study: Study, px: int) -> Part:
     ways = {f"{who} {keep}": (c, "sparse") for keep, pair in pairs.items() for who, c in zip("af", pair, strict=True)}
     found = study.answers(px, ways)
 
-    def compare(measure: Callable[[str, int], Sample]) -> Mapping[str, Mapping[str, Figure]]:
+    def compare(measure: Callable[[str, int], Clustered]) -> Mapping[str, Mapping[str, Figure]]:
         return {
             keep: {
                 "adaptive": mean_of(measure(keep, 0)),

@@ -29,8 +29,7 @@ import torch
 from arr_coc.files import fingerprint, read_json_object, write_json
 from arr_coc.qwen.storage import WEIGHTS_FILE
 from studies.mini.evaluation import load_answerer
-from studies.selector import ablation, failures, measures, questions, weights
-from studies.selector import rivals as adapters
+from studies.selector import ablation, adapters, failures, measures, questions, weights
 from studies.selector.measures import Part
 from studies.selector.study import ALL_QUESTIONS, Study
 
@@ -39,7 +38,7 @@ TOGETHER = (LARGER, "others", "runs")  # keys that several parts, or runs of one
 
 
 @dataclass(frozen=True, slots=True)
-class Rivals:
+class OtherAdapters:
     """Adapters to compare with."""
 
     against: Path | None = None
@@ -48,10 +47,10 @@ class Rivals:
 
 def _both(
     *measures: Callable[[Study, int], Part], larger: Callable[[Study, int], Part] | None = None
-) -> Callable[[Study, Rivals], Part]:
+) -> Callable[[Study, OtherAdapters], Part]:
     """A part that measures at 512 px and again at 1024 px, where it may measure more."""
 
-    def run(study: Study, rivals: Rivals) -> Part:
+    def run(study: Study, given: OtherAdapters) -> Part:
         report = [measure(study, study.size) for measure in measures]
         more = [measure(study, 2 * study.size) for measure in (*measures, *filter(None, [larger]))]
         return {k: v for part in report for k, v in part.items()} | {
@@ -61,24 +60,24 @@ def _both(
     return run
 
 
-def _once(measure: Callable[[Study, int], Part]) -> Callable[[Study, Rivals], Part]:
+def _once(measure: Callable[[Study, int], Part]) -> Callable[[Study, OtherAdapters], Part]:
     """A part that measures at 512 px alone."""
-    return lambda study, rivals: measure(study, study.size)
+    return lambda study, given: measure(study, study.size)
 
 
-def _against(study: Study, rivals: Rivals) -> Part:
-    if rivals.against is None:
+def _against(study: Study, given: OtherAdapters) -> Part:
+    if given.against is None:
         raise ValueError("part 'against' compares two adapters: give the other one with --against FOLDER")
-    return adapters.against(study, study.size, rivals.against)
+    return adapters.against(study, study.size, given.against)
 
 
-def _others(study: Study, rivals: Rivals) -> Part:
-    if not rivals.others:
+def _others(study: Study, given: OtherAdapters) -> Part:
+    if not given.others:
         raise ValueError("part 'others' measures more adapters: give them with --other NAME=FOLDER")
-    return adapters.others(study, study.size, rivals.others)
+    return adapters.others(study, study.size, given.others)
 
 
-PARTS: dict[str, Callable[[Study, Rivals], Part]] = {
+PARTS: dict[str, Callable[[Study, OtherAdapters], Part]] = {
     "recall": _both(measures.recall, larger=measures.overlap),
     "accuracy": _both(measures.accuracy),
     "auto": _both(measures.auto),
@@ -101,12 +100,12 @@ def merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def evaluate(study: Study, parts: Sequence[str], rivals: Rivals, about: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate(study: Study, parts: Sequence[str], given: OtherAdapters, about: Mapping[str, Any]) -> dict[str, Any]:
     """The report of some parts; `about` says under "runs" what each was measured with."""
     report: dict[str, Any] = {}
     for name in parts:
         started = time.perf_counter()
-        found = PARTS[name](study, rivals)
+        found = PARTS[name](study, given)
         seconds = round(time.perf_counter() - started, 1)
         report = merge(report, found | {"runs": {name: {**about, "seconds": seconds}}})
     return report
@@ -121,11 +120,11 @@ def mixed_runs(report: Mapping[str, Any]) -> list[str]:
     return [name for name, run in runs if [run.get(key) for key in ("model", "adapter")] != same]
 
 
-def chosen_parts(text: str | None, rivals: Rivals) -> list[str]:
+def named_parts(text: str | None, given: OtherAdapters) -> list[str]:
     """Names of parts from "a,b"; None: all for which there is what they need."""
     if text is None:
-        given = {"against": rivals.against is not None, "others": bool(rivals.others)}
-        return [name for name in PARTS if given.get(name, True)]
+        possible = {"against": given.against is not None, "others": bool(given.others)}
+        return [name for name in PARTS if possible.get(name, True)]
     names = [name.strip() for name in text.split(",") if name.strip()]
     if unknown := [name for name in names if name not in PARTS]:
         raise ValueError(f"unknown part {unknown[0]!r}: use some of {', '.join(PARTS)}")
@@ -134,8 +133,8 @@ def chosen_parts(text: str | None, rivals: Rivals) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the command line asks for; returns the whole report."""
-    rivals = Rivals(arguments.against, dict(arguments.other))
-    parts = chosen_parts(arguments.parts, rivals)
+    given = OtherAdapters(arguments.against, dict(arguments.other))
+    parts = named_parts(arguments.parts, given)
     report = read_json_object(arguments.out)
     if parts:
         on_gpu = torch.device(arguments.device).type == "cuda"
@@ -154,7 +153,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "device": torch.cuda.get_device_name(arguments.device) if on_gpu else "cpu",
         }
         for name in parts:  # written part by part, so that a long run that is cut short leaves what it has
-            report = merge(report, evaluate(study, [name], rivals, about))
+            report = merge(report, evaluate(study, [name], given, about))
             if arguments.out is not None:
                 write_json(arguments.out, report, indent=2)
     if old := mixed_runs(report):

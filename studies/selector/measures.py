@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from arr_coc.config import Keep
-from arr_coc.evaluation.comparing import Figure, Sample, mean_of, ratio_of
-from arr_coc.evaluation.metrics import Outcome
+from arr_coc.evaluation.statistics import Clustered, Figure, mean_of, ratio_of
 from arr_coc.layer import ARRCOCLayer
+from studies.outcomes import Outcome
 from studies.selector.selection import Chosen
 from studies.selector.study import KEEPS, RANDOM_KEEPS, Study, recalls, scores
 
@@ -27,7 +27,8 @@ def families(items: Sequence[Any], value: Callable[[Any], float]) -> dict[str, F
     """mean, ci95 and n of a value of each item, by the item's family."""
     names = sorted({item.family for item in items})
     return {
-        name: mean_of(Sample.of((item.image, value(item)) for item in items if item.family == name)) for name in names
+        name: mean_of(Clustered.of((item.image, value(item)) for item in items if item.family == name))
+        for name in names
     }
 
 
@@ -52,7 +53,7 @@ class Controls:
     untrained: list[list[Chosen]]  # one list per seed
     random: Sequence[Chosen]
 
-    def compare(self, measure: Callable[[Sequence[Chosen]], Sample]) -> Part:
+    def compare(self, measure: Callable[[Sequence[Chosen]], Clustered]) -> Part:
         """A measure of each, and how many times it is higher for the trained layer."""
         trained, chance = measure(self.trained), measure(self.random)
         seeds = [measure(chosen) for chosen in self.untrained]
@@ -97,14 +98,14 @@ def overlap(study: Study, px: int) -> Part:
     report = {}
     for name, localised in (("iou_64", True), ("iou_64_everywhere", False)):
         fitting = [one for one in found.trained if (one.localised if localised else one.evidence)]
-        ceiling = mean_of(Sample.of((one.image, _best_iou(one)) for one in fitting))
+        ceiling = mean_of(Clustered.of((one.image, _best_iou(one)) for one in fitting))
         report[name] = found.compare(_ious_of(localised)) | {"ceiling": ceiling}
     return report
 
 
-def _ious_of(localised: bool) -> Callable[[Sequence[Chosen]], Sample]:
+def _ious_of(localised: bool) -> Callable[[Sequence[Chosen]], Clustered]:
     """IoU of every question with evidence; of localised families alone, or of all."""
-    return lambda chosen: Sample.of(
+    return lambda chosen: Clustered.of(
         (one.image, one.iou) for one in chosen if (one.localised if localised else one.evidence)
     )
 
@@ -161,17 +162,17 @@ def _gap(found: Mapping[str, list[Outcome]], full: Sequence[Outcome], kind: str,
         (one.image, one.score - other.score)
         for one, other in zip(found[f"{kind} {keep}"], found[f"random_{kind} {keep}"], strict=True)
     ]
-    return ratio_of(Sample.of(gap), scores(full))
+    return ratio_of(Clustered.of(gap), scores(full))
 
 
 def auto(study: Study, px: int) -> Part:
     """keep="auto": the fraction of tokens kept, what it costs in accuracy, and who is given how much."""
     chosen = study.chosen(px)["auto"]
     found = study.answers(px, {"auto": (chosen, "sparse")})["auto"]
-    kept = mean_of(Sample.of((one.image, one.share) for one in chosen))
+    kept = mean_of(Clustered.of((one.image, one.share) for one in chosen))
     detail = of_full(found, study.full(px))
     shares = {
-        family: Sample.of((one.image, one.share) for one in chosen if one.family == family)
+        family: Clustered.of((one.image, one.share) for one in chosen if one.family == family)
         for family in ("describe", "colour")
     }
     return {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig, Keep, tokens_to_keep
-from arr_coc.evaluation.asked import SPREAD, Asked
+from arr_coc.evaluation.field.data import SPREAD
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.batched.answering import count_cells
 from arr_coc.qwen.cells import CELL, boxes_cells
@@ -24,6 +24,7 @@ from arr_coc.records import Judgement, Question, TexturePyramid
 from arr_coc.selectors import ARRCOCSelector, View
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
+from studies.asked import Asked
 
 CELLS_AT_ONCE = {"cuda": 262_144, "cpu": 8192}  # cells of all questions of a batch: bounds the memory
 

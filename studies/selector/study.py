@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arr_coc.config import ARRCOCConfig, Keep
-from arr_coc.evaluation.asked import SPREAD, Asked, ask_about
-from arr_coc.evaluation.comparing import Sample
-from arr_coc.evaluation.metrics import Outcome
+from arr_coc.evaluation.field.data import SPREAD
+from arr_coc.evaluation.statistics import Clustered
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.batched.answering import Answerer, Row
+from studies.asked import Asked, ask_about
 from studies.mini.evaluation import dense_rows
+from studies.outcomes import Outcome
 from studies.selector.selection import Chooser, Chosen, Glances, at_random
 
 KEEPS: tuple[Keep, ...] = (0.06, 0.1, 0.25, 0.5)  # fractions KEPT that are reported
@@ -101,12 +102,12 @@ class Study:
         with self.told(f"answer: {', '.join([*ways, *([WHOLE] if whole else [])])}"):
             return answer_ways(self.answerer, asked, ways, whole, self._known)
 
-    def told(self, what: str) -> "Told":
+    def told(self, what: str) -> "Announced":
         """Says what was done and how long it took."""
-        return Told(what, self.log)
+        return Announced(what, self.log)
 
 
-class Told:
+class Announced:
     """A line at the end of a piece of work."""
 
     def __init__(self, what: str, log: Callable[[str], None]) -> None:
@@ -154,11 +155,11 @@ def _key(row: Row) -> tuple[object, ...]:
     return id(row.image), row.questions, row.cells, row.encoding
 
 
-def scores(outcomes: Sequence[Outcome], localised: bool = False) -> Sample:
+def scores(outcomes: Sequence[Outcome], localised: bool = False) -> Clustered:
     """How right the answers are; of localised families alone, or of all."""
-    return Sample.of((one.image, one.score) for one in outcomes if not (localised and one.family in SPREAD))
+    return Clustered.of((one.image, one.score) for one in outcomes if not (localised and one.family in SPREAD))
 
 
-def recalls(chosen: Sequence[Chosen], localised: bool = True) -> Sample:
+def recalls(chosen: Sequence[Chosen], localised: bool = True) -> Clustered:
     """Recall of every question with evidence; of localised families alone, or of all."""
-    return Sample.of((one.image, one.recall) for one in chosen if (one.localised if localised else one.evidence))
+    return Clustered.of((one.image, one.recall) for one in chosen if (one.localised if localised else one.evidence))

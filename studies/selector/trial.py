@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from arr_coc.files import write_json
 from arr_coc.training.config import SelectorTrainConfig, read_selector_config
 from arr_coc.training.data import make_data
 from arr_coc.training.learning import Learning, Team
@@ -72,7 +73,7 @@ def main() -> None:
     print(json.dumps(found, indent=2))
     if a.out:
         before = json.loads(a.out.read_text()) if a.out.is_file() else []
-        a.out.write_text(json.dumps([*before, found], indent=2) + "\n")
+        write_json(a.out, [*before, found], indent=2)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from arr_coc.config import SCORERS, TENSIONS
-from arr_coc.evaluation.comparing import Figure, Sample, difference_of, mean_of, permutation_p
+from arr_coc.evaluation.report.pages import markdown_table
+from arr_coc.evaluation.statistics import Clustered, Figure, difference_of, mean_of
 from studies.selector.measures import Part
 from studies.selector.selection import Chosen
 from studies.selector.study import Study
 
+SHUFFLES = 4000  # of a permutation test: the least p is 1 in 4,001
 SIGNIFICANT = 0.01
 READABLE = 0.01  # a smaller difference of mean weights says nothing, however sure it is
 # (scorer, family whose weight is said to be higher, families that it is compared with; (): all others)
@@ -39,9 +43,9 @@ def tensions_of(chosen: Sequence[Chosen]) -> Rows:
     return [(one.image, one.family, one.tensions) for one in chosen]
 
 
-def column(rows: Rows, number: int, family: str) -> Sample:
+def column(rows: Rows, number: int, family: str) -> Clustered:
     """One of the numbers, over the questions of a family."""
-    return Sample.of((image, values[number]) for image, name, values in rows if name == family)
+    return Clustered.of((image, values[number]) for image, name, values in rows if name == family)
 
 
 def by_family(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, Figure]]:
@@ -74,6 +78,30 @@ def claim(rows: Rows, scorer: str, family: str, others: Sequence[str]) -> Part:
     least = min(test["difference"]["mean"] for test in tests.values())
     holds = bool(worst < SIGNIFICANT and least >= READABLE)
     return {"p": worst, "difference": least, "holds": holds, "against": tests}
+
+
+def permutation_p(a: Clustered, b: Clustered, seed: int = 0) -> float:
+    """How often chance alone makes the mean of `a` exceed that of `b` by as much: one-sided.
+
+    One value per image and sample. Images that are in both count as two, which widens what chance can do.
+    """
+    first, second = per_image(a), per_image(b)
+    both = np.concatenate([first, second])
+    found = first.mean() - second.mean()
+    rng = np.random.default_rng(seed)
+    as_much = 0
+    for _ in range(SHUFFLES):
+        mixed = rng.permutation(both)
+        # A hair of slack: sums in another order differ in their last bits.
+        as_much += mixed[: len(first)].mean() - mixed[len(first) :].mean() >= found - 1e-12
+    return round((as_much + 1) / (SHUFFLES + 1), 6)
+
+
+def per_image(sample: Clustered) -> np.ndarray:
+    """Mean of each image that has questions."""
+    numbers = np.unique(sample.images, return_inverse=True)[1]
+    means: np.ndarray = np.bincount(numbers, sample.values) / np.bincount(numbers)
+    return means
 
 
 def weights(study: Study, px: int) -> Part:
@@ -111,6 +139,14 @@ def table(found: dict[str, Any]) -> str:
         *((name, found["weights"][name]) for name in SCORERS),
         *((name, found["tensions"][name]) for name in TENSIONS),
     ]
+    families = [
+        (family.replace("_", " "), f"{figure['n']:,}", *(_cell(values[family]) for _, values in columns))
+        for family, figure in found["weights"][SCORERS[0]].items()
+    ]
+    claims = [
+        (said.replace("_", " "), *_test(test), *_test(found["claims_of_shares"][said]), _verdict(test))
+        for said, test in found["claims"].items()
+    ]
     lines = [
         "# What the policy weighs",
         "",
@@ -119,23 +155,13 @@ def table(found: dict[str, Any]) -> str:
         "",
         f"![weights by family]({PLOT_FILE})",
         "",
-        "| family | questions | " + " | ".join(name for name, _ in columns) + " |",
-        "|---|---|" + "---|" * len(columns),
-    ]
-    for family, figure in found["weights"][SCORERS[0]].items():
-        cells = [_cell(values[family]) for _, values in columns]
-        lines.append(f"| {family.replace('_', ' ')} | {figure['n']:,} | " + " | ".join(cells) + " |")
-    lines += [
+        *markdown_table(("family", "questions", *(name for name, _ in columns)), families),
         "",
         "Each statement is tested by permuting families between images, one-sided. It holds at p < 0.01 if the weights",
         "differ by at least 0.01; against several families, if it holds against each of them.",
         "",
-        "| statement | difference | p | of shares: difference | p | verdict |",
-        "|---|---|---|---|---|---|",
+        *markdown_table(("statement", "difference", "p", "of shares: difference", "p", "verdict"), claims),
     ]
-    for said, test in found["claims"].items():
-        shares = found["claims_of_shares"][said]
-        lines.append(f"| {said.replace('_', ' ')} | {_test(test)} | {_test(shares)} | {_verdict(test)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -144,8 +170,8 @@ def _cell(figure: Figure) -> str:
     return f"{figure['mean']:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _test(test: dict[str, Any]) -> str:
-    return "- | -" if test["p"] is None else f"{test['difference']:.4f} | {test['p']:.4f}"
+def _test(test: dict[str, Any]) -> tuple[str, str]:
+    return ("-", "-") if test["p"] is None else (f"{test['difference']:.4f}", f"{test['p']:.4f}")
 
 
 def _verdict(test: dict[str, Any]) -> str:

@@ -19,8 +19,9 @@ from PIL import Image
 from arr_coc.config import Keep
 from arr_coc.evaluation.bench.cases import Subject
 from arr_coc.evaluation.bench.main import about, read_rows
-from arr_coc.evaluation.bench.measure import MEGABYTE, PARTS, _resident, summarize, synchronize, watch_peak
+from arr_coc.evaluation.bench.measure import MEGABYTE, PARTS, resident, summarize, synchronize, watch_peak
 from arr_coc.evaluation.bench.report import Row, document, speed_ups, table
+from arr_coc.files import write_json
 from arr_coc.qwen.answers import Answer
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.scenes import draw_scene, make_scene
@@ -85,7 +86,7 @@ def ask_rows(
 def memory_mb(device: torch.device) -> float:
     """What is held now: by tensors on CUDA, by the process elsewhere."""
     gc.collect()
-    return torch.cuda.memory_allocated(device) / MEGABYTE if device.type == "cuda" else _resident("VmRSS")
+    return torch.cuda.memory_allocated(device) / MEGABYTE if device.type == "cuda" else resident("VmRSS")
 
 
 def soak(owner: ARRCOCQwen, asks: int, keep: Keep, side: int = 512, settle: int = 50) -> Row:
@@ -117,8 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made["ask_speed_up"] = next(one["over_dense_ask"] for one in speed_ups(rows) if one["mode"] == "ask")
     if options.soak:
         made["soak"] = soak(owner, options.soak, options.keep)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(made, indent=1) + "\n")
+    write_json(options.out, made)
     print(table(rows), file=sys.stderr)
     print(json.dumps(made))
 

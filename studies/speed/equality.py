@@ -15,16 +15,17 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.config import Keep
-from arr_coc.evaluation.asked import ask_about
+from arr_coc.files import write_json
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode
+from studies.asked import ask_about
 
 CLOSE = 0.1  # logits: where paths part, the two best may be this far from each other
 MOST = 24  # new tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class BothPaths:
     """One question by both paths."""
 
     question: str
@@ -42,7 +43,7 @@ def first_difference(one_T: Tensor, other_T: Tensor) -> int | None:
     return None if len(one_T) == len(other_T) else shared
 
 
-def compare(owner: ARRCOCQwen, image: Image.Image, question: str, keep: Keep) -> Compared:
+def compare(owner: ARRCOCQwen, image: Image.Image, question: str, keep: Keep) -> BothPaths:
     """Ask one question both ways."""
     inputs: dict[str, Any] = dict(encode(owner.processor, [Conversation([image], question)]))
     inputs.pop("mm_token_type_ids")
@@ -62,7 +63,7 @@ def compare(owner: ARRCOCQwen, image: Image.Image, question: str, keep: Keep) ->
     if place is not None and place < len(plain.logits):
         best = plain.logits[place][0].float().topk(2).values
         margin = float(best[0] - best[1])
-    return Compared(question, place is None, margin, torch.equal(cells.cpu(), served.images[0][0].kept.cpu()))
+    return BothPaths(question, place is None, margin, torch.equal(cells.cpu(), served.images[0][0].kept.cpu()))
 
 
 def equality(owner: ARRCOCQwen, questions: int, keep: Keep, side: int = 512) -> dict[str, Any]:
@@ -100,8 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         statistics = owner.fast_runner.recordings.statistics
         made["recordings"] = {"made": statistics.made, "hits": statistics.hits, "failed": statistics.failed}
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(made, indent=1) + "\n")
+        write_json(options.out, made)
     print(json.dumps(made))
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_coc.evaluation.asked import PER_IMAGE, Asked, ask_about
-from arr_coc.evaluation.metrics import by_group, summary
+from arr_coc.evaluation.field.data import PER_IMAGE
 from arr_coc.qwen.batched.answering import Answerer, Row
+from studies.asked import Asked, ask_about
 from studies.mini.evaluation import (
     blind_rows,
     dense_rows,
@@ -26,6 +26,7 @@ from studies.mini.evaluation import (
     shuffled_rows,
     sparse_rows,
 )
+from studies.outcomes import by_group, summary
 from studies.wide.held_out import AXES
 from studies.wide.making import make_wide
 

@@ -13,11 +13,11 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from arr_coc.evaluation.bench.cases import (
     ENCODINGS,
@@ -29,8 +29,10 @@ from arr_coc.evaluation.bench.cases import (
     promised_cases,
 )
 from arr_coc.evaluation.bench.measure import measure, way_of
-from arr_coc.evaluation.bench.report import Row, document, fit_table, table
+from arr_coc.evaluation.bench.report import Row, document, fit_table, save_plots, table
+from arr_coc.files import write_json
 
+GRID = ("sides", "batches", "kept", "encodings", "modes", "sights", "decode", "repeats")  # what cases are made of
 Say = Callable[[str], None]
 Save = Callable[[list[Row]], None]
 
@@ -86,7 +88,7 @@ def about(subject: Subject) -> Row:
         "threads": torch.get_num_threads(),
         "dtype": str(subject.stock.dtype).removeprefix("torch."),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": version("transformers"),
         "model": subject.name,
     }
 
@@ -95,8 +97,7 @@ def saver(path: Path, subject: Subject, before: Sequence[Row] = ()) -> Save:
     """A function that writes rows, after those of `before`, to a file as a whole document."""
 
     def save(rows: list[Row]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document([*before, *rows], about(subject)), indent=1) + "\n")
+        write_json(path, document([*before, *rows], about(subject)))
 
     return save
 
@@ -152,16 +153,7 @@ def cases_of(options: Any) -> list[Case]:
     """The rows asked for: every combination of the options, or those that the figures rest on."""
     if options.promised:
         return promised_cases()
-    return grid_of_cases(
-        options.sides,
-        options.batches,
-        options.kept,
-        options.encodings,
-        options.modes,
-        options.sights,
-        options.decode,
-        options.repeats,
-    )
+    return grid_of_cases(**{name: getattr(options, name) for name in GRID})
 
 
 def bench(options: Any, say: Say) -> Row:
@@ -178,11 +170,8 @@ def bench(options: Any, say: Say) -> Row:
     say(table(rows))
     if options.fit:
         say(fit_table(rows))
-    if options.plot:
-        from arr_coc.evaluation.bench.plots import save_plots
-
-        for path in save_plots(rows, options.plot):
-            say(str(path))
+    for path in save_plots(rows, options.plot) if options.plot else ():
+        say(str(path))
     if options.profile:
         write_trace(subject, cases[-1], options.text, options.profile)
     return document(rows, about(subject))

@@ -52,13 +52,13 @@ def watch_peak(device: torch.device) -> Iterator[Peak]:
         peak.total = torch.cuda.max_memory_allocated(device) / MEGABYTE
     else:
         _reset_resident_peak()
-        before = _resident("VmRSS")
+        before = resident("VmRSS")
         yield peak
-        peak.total = _resident("VmHWM")
+        peak.total = resident("VmHWM")
     peak.above = max(0.0, peak.total - before)
 
 
-def _resident(name: str) -> float:
+def resident(name: str) -> float:
     """A line of the process's status in MB; 0 where there is no such file."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
@@ -159,49 +159,56 @@ def fast_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
     return Way(once, decode, runner.recordings.statistics)
 
 
+def eager_way(model: Any, case: Case, serve: Callable[[], Stopwatch], generate: Callable[[int], Any]) -> Way:
+    """A way through plain transformers: `serve` gives the first token and says what its parts took."""
+
+    def once() -> Times:
+        synchronize(model.device)
+        start = time.perf_counter()
+        stopwatch = serve()
+        wall = 1e3 * (time.perf_counter() - start)
+        parts = stopwatch.milliseconds()
+        select = sum((value for name, value in parts.items() if name not in PARTS), 0.0)
+        return {"select": select, "vision": parts["vision"], "prefill": parts["prefill"], "wall": wall}
+
+    return Way(once, lambda: per_token(generate, case.decode, model.device))
+
+
 def stock_way(model: Any, case: Case, inputs: dict[str, Tensor]) -> Way:
     """Plain transformers with all tokens: its vision encoder, then its forward with a cache."""
     text = {name: inputs[name] for name in ("input_ids", "attention_mask", "mm_token_type_ids", "image_grid_thw")}
     whole = {name: tensor for name, tensor in inputs.items() if name != "question_mask"}
 
-    def once() -> Times:
-        synchronize(model.device)
-        start, stopwatch = time.perf_counter(), Stopwatch(model.device)
+    def serve() -> Stopwatch:
+        stopwatch = Stopwatch(model.device)
         with stopwatch.part("vision"):
             seen = model.model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"], return_dict=True)
         with stopwatch.part("prefill"):
-            said = model(**text, mm_encoder_outputs={"image": seen}, use_cache=True, logits_to_keep=1)
-            said.logits[:, -1].argmax(-1).tolist()
-        wall = 1e3 * (time.perf_counter() - start)
-        return {"select": 0.0, **stopwatch.milliseconds(), "wall": wall}
+            _first_token(model, **text, mm_encoder_outputs={"image": seen})
+        return stopwatch
 
-    return Way(
-        once, lambda: per_token(lambda most: model.generate(**whole, **_greedy(most)), case.decode, model.device)
-    )
+    return eager_way(model, case, serve, lambda most: model.generate(**whole, **_greedy(most)))
 
 
 def plain_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The plain path: chosen and encoded as ever, then the stock forward with a cache."""
     given: dict[str, Any] = {name: tensor for name, tensor in inputs.items() if name != "mm_token_type_ids"}
-    model = owner.model
 
-    def once() -> Times:
-        synchronize(model.device)
-        start = time.perf_counter()
+    def serve() -> Stopwatch:
         prepared = owner.prepare(**given, keep=case.dial)
         with prepared.stopwatch.part("prefill"):
-            said = model(**prepared.model_inputs(), use_cache=True, logits_to_keep=1)
-            said.logits[:, -1].argmax(-1).tolist()
-        wall = 1e3 * (time.perf_counter() - start)
-        parts = prepared.stopwatch.milliseconds()
-        select = sum(value for name, value in parts.items() if name not in PARTS)
-        return {"select": select, "vision": parts["vision"], "prefill": parts["prefill"], "wall": wall}
+            _first_token(owner.model, **prepared.model_inputs())
+        return prepared.stopwatch
 
     def generate(most: int) -> None:
         owner.fast = False
         owner.generate(**given, keep=case.dial, **_greedy(most))
 
-    return Way(once, lambda: per_token(generate, case.decode, model.device))
+    return eager_way(owner.model, case, serve, generate)
+
+
+def _first_token(model: Any, **inputs: Any) -> None:
+    model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1].argmax(-1).tolist()
 
 
 def _greedy(most: int) -> dict[str, Any]:

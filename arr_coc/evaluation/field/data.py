@@ -1,10 +1,23 @@
-"""What the field is asked: images with their questions, drawn or from local files, read when they are needed.
+"""What the field is asked, and how right an answer is: images with their questions, drawn or from local files.
+
+Images are read when they are needed. A dataset is
 
 scenes                       the `seen` split, of one size in px
 coco:... vqa:... docvqa:... chartqa:... jsonl:...     see `arr_coc.data.sources`
+
+and is scored by its own customs, every score in [0, 1]:
+
+exact     the expected text, blanks around it aside
+f1        descriptions: over (colour, thing) pairs
+anls      documents: 1 less the edit distance over the longer length, 0 where that is 0.5 or less; best answer
+relaxed   charts: numbers within 5 %, texts exact, small letters
+vqa       VQAv2: mean over the people of min(1, others who said the same / 3)
+none      nobody knows the answer: only evidence counts
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,17 +26,26 @@ import numpy as np
 
 from arr_coc.data.files import FileExamples, FileImage
 from arr_coc.data.sources import FORMS, read_source
-from arr_coc.evaluation.asked import PER_IMAGE, READING
-from arr_coc.evaluation.field.scores import METRICS
-from arr_coc.evaluation.metrics import DESCRIBE
 from arr_coc.images.reader import read_image
-from arr_coc.scenes import Question, Scene, draw_scene, make_scene
+from arr_coc.scenes import COLOURS, Question, Scene, draw_scene, make_scene
 
+PER_IMAGE = 6  # questions asked about one scene
+DESCRIBE = "describe"
+# Families whose answer is a text of the image; charts need heights and places as well.
+READING = ("read_sign", "title", "lookup", "grey_text")
+SPREAD = (DESCRIBE, "count", "exists")  # families whose evidence may be anywhere; all others are localised
 Share = tuple[float, float, float, float]  # left, top, right, bottom as shares of the image
 METRIC_OF = {"coco": "none", "vqa": "vqa", "docvqa": "anls", "chartqa": "relaxed", "jsonl": "exact"}
 SMALL_TEXT_PX = 20  # font size in px of the drawn scene up to which a text is small
 MANY_THINGS = 8
 SMALL_TEXT, MANY = "small text", "many things"
+ANLS_LEAST = 0.5  # similarities up to here count as wrong
+RELAXED = 0.05  # of the expected number
+_ARTICLES = {"a", "an", "the"}
+_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBERS = {"none": "0", **{word: str(number) for number, word in enumerate(_WORDS)}}
+
+Record = dict[str, Any]  # an answer: a line of the file of samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +70,27 @@ class Picture:
     queries: tuple[Query, ...]
 
 
-def scene_pictures(questions: int, side: int, seed: int, difficulty: str | None = None) -> list[Picture]:
-    """Scenes of the `seen` split with `questions` questions in all, at most six of a scene, drawn at random.
-
-    The same scenes and questions as `evaluation.mini.ask_about` asks.
-    """
-    pictures: list[Picture] = []
+def ask_scenes(
+    split: str, questions: int, size: tuple[int, int] | None, seed: int, difficulty: str | None = None
+) -> Iterator[tuple[int, Scene, list[Question]]]:
+    """(number, scene, what is asked): `questions` questions in all, at most PER_IMAGE of a scene, drawn at random."""
     left, number = questions, 0
     while left > 0:
-        scene = make_scene(seed * 1_000_000 + number, "seen", (side, side), difficulty)
+        scene = make_scene(seed * 1_000_000 + number, split, size, difficulty)
         order = np.random.default_rng([seed, number]).permutation(len(scene.questions))
-        chosen = [scene.questions[i] for i in order[: min(PER_IMAGE, left)].tolist()]
-        if chosen:
-            queries = tuple(_scene_query(scene, question) for question in chosen)
-            pictures.append(Picture(number, (side, side), partial(draw_scene, scene), queries))
-            left -= len(chosen)
+        asked = [scene.questions[i] for i in order[: min(PER_IMAGE, left)].tolist()]
+        if asked:
+            yield number, scene, asked
+            left -= len(asked)
         number += 1
-    return pictures
+
+
+def scene_pictures(questions: int, side: int, seed: int, difficulty: str | None = None) -> list[Picture]:
+    """Scenes of the `seen` split with `questions` questions in all."""
+    return [
+        Picture(number, (side, side), partial(draw_scene, scene), tuple(_scene_query(scene, one) for one in asked))
+        for number, scene, asked in ask_scenes("seen", questions, (side, side), seed, difficulty)
+    ]
 
 
 def _scene_query(scene: Scene, question: Question) -> Query:
@@ -171,4 +197,122 @@ def ids_of(pictures: Sequence[Picture]) -> list[tuple[str, Picture, Query]]:
     return [(f"{p.number}/{place}", p, query) for p in pictures for place, query in enumerate(p.queries)]
 
 
-Record = dict[str, Any]
+# ---------------------------------------------------------------- how right an answer is
+
+
+def exact(given: str, answers: Sequence[str]) -> float:
+    """1 where it is one of the answers."""
+    return float(any(given.strip() == answer.strip() for answer in answers))
+
+
+def best_pair_f1(given: str, answers: Sequence[str]) -> float:
+    """The best F1 over (colour, thing) pairs."""
+    return max(pair_f1(answer, given) for answer in answers)
+
+
+def pairs(description: str) -> Counter[tuple[str, str]]:
+    """The (colour, thing) pairs of a description, with how often each is named."""
+    found: Counter[tuple[str, str]] = Counter()
+    for part in re.split(r",|\band\b|\.", description):
+        words = part.split()
+        colour = next((word for word in words if word in COLOURS), "")
+        if colour:
+            found[colour, " ".join(words[words.index(colour) + 1 :])] += 1
+    return found
+
+
+def pair_f1(expected: str, given: str) -> float:
+    """F1 over pairs, counted as often as they occur; two empty descriptions agree where the texts do."""
+    want, have = pairs(expected), pairs(given)
+    if not want or not have:
+        return float(expected.strip() == given.strip())
+    return 2 * sum((want & have).values()) / (sum(want.values()) + sum(have.values()))
+
+
+def edit_distance(a: str, b: str) -> int:
+    """Insertions, deletions and replacements that turn one text into the other."""
+    before = list(range(len(b) + 1))
+    for row, left in enumerate(a, start=1):
+        line = [row]
+        for column, right in enumerate(b, start=1):
+            line.append(min(before[column] + 1, line[-1] + 1, before[column - 1] + (left != right)))
+        before = line
+    return before[-1]
+
+
+def anls(given: str, answers: Sequence[str]) -> float:
+    """Normalised Levenshtein similarity to the nearest answer."""
+    return max(_similarity(_plain(given), _plain(answer)) for answer in answers)
+
+
+def _similarity(a: str, b: str) -> float:
+    longer = max(len(a), len(b))
+    similarity = 1.0 if not longer else 1 - edit_distance(a, b) / longer
+    return similarity if similarity > ANLS_LEAST else 0.0
+
+
+def relaxed(given: str, answers: Sequence[str]) -> float:
+    """Charts: a number may be off by 5 % of the expected one."""
+    return float(any(_relaxed(given, answer) for answer in answers))
+
+
+def _relaxed(given: str, answer: str) -> bool:
+    have, want = _number(given), _number(answer)
+    if have is None or want is None:
+        return _plain(given) == _plain(answer)
+    return have == want if want == 0 else abs(have - want) <= RELAXED * abs(want)
+
+
+def _number(text: str) -> float | None:
+    """A number, thousands and percent signs allowed; a percentage is a share."""
+    found = re.fullmatch(r"[$€£]?(-?[\d,]*\.?\d+)\s*(%?)", text.strip())
+    if found is None:
+        return None
+    return float(found[1].replace(",", "")) / (100 if found[2] else 1)
+
+
+def vqa(given: str, answers: Sequence[str]) -> float:
+    """VQAv2's accuracy against what several people said; against one answer alone, whether it is the same."""
+    said, have = [vqa_plain(answer) for answer in answers], vqa_plain(given)
+    if len(said) < 3:
+        return float(have in said)
+    others = ([*said[:place], *said[place + 1 :]] for place in range(len(said)))
+    return sum(min(1.0, rest.count(have) / 3) for rest in others) / len(said)
+
+
+def vqa_plain(text: str) -> str:
+    """Small letters, digits for number words, no articles and no punctuation but inside numbers."""
+    text = re.sub(r"(?<!\d)[.,]|[.,](?!\d)|[^\w\s.,'-]", " ", text.lower())
+    words: Iterable[str] = (_NUMBERS.get(word, word) for word in text.split())
+    return " ".join(word for word in words if word not in _ARTICLES)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
+    "exact": exact,
+    "f1": best_pair_f1,
+    "anls": anls,
+    "relaxed": relaxed,
+    "vqa": vqa,
+}
+
+
+def score(metric: str, given: str, answers: Sequence[str]) -> float | None:
+    """The score of an answer; None where nobody knows the right one."""
+    if metric == "none" or not answers:
+        return None
+    return METRICS[metric](given, answers)
+
+
+def found_evidence(kept: set[int], evidence: set[int]) -> tuple[float | None, float | None]:
+    """(recall, precision) of kept cells; None where there is no evidence.
+
+    Recall is of the most that so many cells could hold, so that it can be 1; precision of the most as well.
+    """
+    if not evidence or not kept:
+        return None, None
+    both = len(kept & evidence)
+    return both / min(len(kept), len(evidence)), both / len(kept)

@@ -2,7 +2,6 @@
 
 divprune                 by name
 random:seed=2            with settings, as `make_selector` takes them
-rival:path=runs/rival,diversity=0.5
 plain                    the unmodified model with every token: no choice, keep 1.0
 """
 
@@ -14,12 +13,12 @@ from arr_coc.config import Keep, check_keep
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.selectors import Selector, make_selector
 
-PLAIN, REFERENCE = "plain", "arr_coc"
+PLAIN, REFERENCE, ORACLE = "plain", "arr_coc", "oracle"
 TRAINED = frozenset({REFERENCE, "rival"})  # all others are training-free
 ENCODINGS = ("sparse", "dense")
 FIELD = (
     *(REFERENCE, "training_free", "random:seed=0", "random:seed=1", "random:seed=2", "even_grid", "pooling"),
-    *("downsampling", "fastv", "visionzip", "divprune", "cdpruner", "mmtok", "oracle"),
+    *("downsampling", "fastv", "visionzip", "divprune", "cdpruner", "mmtok", ORACLE),
 )
 
 

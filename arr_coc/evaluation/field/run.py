@@ -14,13 +14,10 @@ import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from arr_coc.evaluation.field.batch import Batch, make_batch, prompt_digest
-from arr_coc.evaluation.field.data import Picture, Record, batches, ids_of
+from arr_coc.evaluation.field.data import Picture, Record, batches, found_evidence, ids_of, score
 from arr_coc.evaluation.field.looking import Looked, Outcome
 from arr_coc.evaluation.field.methods import Method
-from arr_coc.evaluation.field.scores import found_evidence, score
 from arr_coc.qwen.model import ARRCOCQwen
-
-TIMES = ("time_ms", "memory_mb")  # what two runs may differ in
 
 
 class Engine(Protocol):

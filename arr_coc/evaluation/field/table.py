@@ -1,6 +1,7 @@
 """From samples to the table: a row per method, with intervals and tests against ARR-COC, all clustered by image.
 
-I images, M methods, Q questions.
+Before that, what must be true of a fair comparison is checked on what was really run: the same questions, prompts and
+budgets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,46 +9,56 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.evaluation.comparing import Sample, difference_of, mean_of
+from arr_coc.config import tokens_to_keep
 from arr_coc.evaluation.field.data import Record
-from arr_coc.evaluation.field.methods import REFERENCE, Method
+from arr_coc.evaluation.field.methods import ORACLE, REFERENCE, Method
+from arr_coc.evaluation.statistics import Clustered, difference_of, flip_p, holm, mean_of
 
-SHUFFLES = 50_000  # of a permutation test: the least p is 1 in 50,001, enough for a hundred comparisons
-AT_ONCE = 1000  # shuffles that are held in memory
 PARTS = ("select", "vision", "prefill")
+OFF_BY = 1.0  # tokens that the mean kept count may differ from the budget
+OFF_BY_RESIZED = 0.15  # share of the budget, for methods that resize: a rectangle has not just any number of cells
 
 Row = dict[str, Any]
+Table = Mapping[str, Mapping[str, Record]]  # per method, per question
 
 
-def sample_of(records: Sequence[Record], key: str) -> Sample:
+def check_counts(method: Method, records: Sequence[Record], resizes: bool) -> None:
+    """ValueError where a method kept more or fewer tokens than it was told, so that it is not compared at all."""
+    budgets = [tokens_to_keep(method.keep, record["total"]) for record in records]
+    wanted = float(np.mean([min(k or 0, record["total"]) for k, record in zip(budgets, records, strict=True)]))
+    found = float(np.mean([record["tokens"] for record in records]))
+    allowed = max(OFF_BY, OFF_BY_RESIZED * wanted) if resizes else OFF_BY
+    if abs(found - wanted) > allowed:
+        raise ValueError(
+            f"method silently off: {method.key} kept {found:.1f} tokens in the mean where {wanted:.1f} were asked for; "
+            "its selector or the processor's limits of size must be mended"
+        )
+
+
+def check_prompts(table: Table) -> None:
+    """ValueError where two methods were asked the same question in other bytes."""
+    first: dict[str, tuple[str, str]] = {}
+    for method, records in table.items():
+        for question, record in records.items():
+            other, prompt = first.setdefault(question, (method, record["prompt"]))
+            if prompt != record["prompt"]:
+                raise ValueError(
+                    f"prompts differ: question {question} reached {method} in other bytes than {other}; "
+                    "methods must be given one template"
+                )
+
+
+def check_paired(table: Table, questions: Sequence[str]) -> None:
+    """ValueError where a method has not answered every question."""
+    for method, records in table.items():
+        missing = [question for question in questions if question not in records]
+        if missing:
+            raise ValueError(f"{method} has no answer to {len(missing)} questions, first {missing[0]}: run it again")
+
+
+def sample_of(records: Sequence[Record], key: str) -> Clustered:
     """One value per question that has one."""
-    return Sample.of((record["image"], record[key]) for record in records if record[key] is not None)
-
-
-def flip_p(differences_QM: np.ndarray, images_Q: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Two-sided p of paired differences `[M]`: how often a sum is as large when whole images change their sign."""
-    places = np.unique(images_Q, return_inverse=True)[1]
-    sums_IM = np.zeros((int(places.max()) + 1, differences_QM.shape[1]))
-    np.add.at(sums_IM, places, differences_QM)
-    found_M = np.abs(sums_IM.sum(0)) - 1e-9  # sums in another order differ in their last bits
-    rng = np.random.default_rng(seed)
-    as_large_M = np.zeros(differences_QM.shape[1])
-    for _ in range(0, SHUFFLES, AT_ONCE):
-        signs = rng.integers(0, 2, (AT_ONCE, len(sums_IM))) * 2.0 - 1.0
-        as_large_M += (np.abs(signs @ sums_IM) >= found_M).sum(0)
-    p_M: np.ndarray = (as_large_M + 1) / (SHUFFLES + 1)
-    return p_M
-
-
-def holm(p_M: Sequence[float]) -> list[float]:
-    """Holm's correction for so many comparisons at once."""
-    order = np.argsort(p_M, kind="stable")
-    corrected = [0.0] * len(p_M)
-    highest = 0.0
-    for place, number in enumerate(order.tolist()):
-        highest = max(highest, min(1.0, (len(p_M) - place) * p_M[number]))
-        corrected[number] = highest
-    return corrected
+    return Clustered.of((record["image"], record[key]) for record in records if record[key] is not None)
 
 
 def base_row(method: Method, records: Sequence[Record], layers: int, full_layers: int, about: Row) -> Row:
@@ -121,14 +132,11 @@ def add_tests(rows: Mapping[Method, Row], records: Mapping[Method, Sequence[Reco
 
 def add_oracle(rows: Mapping[Method, Row]) -> None:
     """above_oracle: whether a row's interval lies above that of the oracle at the same budget and encoding."""
+    highest = {
+        (one.keep, one.encoding): row["ci95"][1]
+        for one, row in reversed(list(rows.items()))
+        if one.name == ORACLE and row["ci95"] is not None
+    }
     for method, row in rows.items():
-        oracle = next(
-            (
-                other
-                for one, other in rows.items()
-                if one.name == "oracle" and one.keep == method.keep and one.encoding == method.encoding
-            ),
-            None,
-        )
-        known = oracle is not None and oracle["ci95"] is not None and row["ci95"] is not None
-        row["above_oracle"] = bool(known and oracle is not None and row["ci95"][0] > oracle["ci95"][1])
+        limit = highest.get((method.keep, method.encoding))
+        row["above_oracle"] = limit is not None and row["ci95"] is not None and row["ci95"][0] > limit

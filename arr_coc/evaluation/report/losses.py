@@ -1,22 +1,40 @@
 """The questions that ARR-COC lost: what it got wrong, though another method or the plain model got it right.
 
 A loss is a score at least 0.5 below the best of the others at the same budget; for exact answers that is wrong against
-right. Each loss is one of three kinds, by how much of the evidence was kept.
+right. Each loss is one of three kinds, by how much of the evidence was kept. The gallery shows a few of them: the scene
+with the places of the answer, and what ARR-COC let the model see of it.
 """
 
+import io
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+
 from arr_coc.evaluation.field.data import Picture, Query, Record, ids_of, scene_pictures
-from arr_coc.evaluation.field.main import FieldOptions, evaluate_field, samples_path
-from arr_coc.evaluation.field.methods import PLAIN, REFERENCE
+from arr_coc.evaluation.field.main import FieldOptions, Say, evaluate_field, samples_path
+from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE
 from arr_coc.evaluation.field.run import unpack_cells
-from arr_coc.evaluation.report.pairs import at_budget
-from arr_coc.evaluation.report.rows import Entry, Place, budgets_of, entries_of, ours_of
-from arr_coc.evaluation.report.samples import Answers, read_file
+from arr_coc.evaluation.report.compare import at_budget
+from arr_coc.evaluation.report.pages import Block, Card, Cards, Heading, Illustration, Table, Text
+from arr_coc.evaluation.report.results import (
+    Answers,
+    Entry,
+    Measured,
+    Names,
+    Place,
+    Way,
+    budget_label,
+    budgets_of,
+    entries_of,
+    ours_of,
+    read_file,
+)
 from arr_coc.qwen.request import evidence_mask
 
 BEHIND = 0.5  # of a score
@@ -24,8 +42,11 @@ KEPT = 0.95  # share of the evidence's cells from which on it counts as kept
 DROPPED, HELD, NOTHING = "evidence dropped", "evidence kept, wrong anyway", "no evidence in the image"
 KINDS = (DROPPED, HELD, NOTHING)
 ASKED_AGAIN = 48  # questions, where there are no samples: a minute on two cores
+SIDE, QUALITY = 448, 84  # px of a picture, and of its JPEG
+LINE, EDGE = (255, 176, 0), (0, 0, 0)  # boxes: amber between black lines stands out on light, dark and grey
+MOST_NAMES = 5  # of methods that got it right
 
-Say = Callable[[str], None]
+Overlay = Callable[[Image.Image, Tensor], Image.Image]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +58,19 @@ class Loss:
     picture: Picture
     query: Query
     share: float | None  # of the evidence's cells that were kept; None where there are none
-    winners: tuple[tuple[str, str], ...]  # methods (selector, encoding) that got it right
+    winners: tuple[Way, ...]  # methods that got it right
 
     @property
     def kind(self) -> str:
         return NOTHING if self.share is None else (HELD if self.share >= KEPT else DROPPED)
+
+    @property
+    def family(self) -> str:
+        return self.query.family.replace("_", " ")
+
+    @property
+    def budget(self) -> str:
+        return budget_label(self.entry.keep, self.entry.total)
 
 
 def find_losses(entries: Sequence[Entry], answers: Answers, pictures: Sequence[Picture]) -> list[Loss]:
@@ -66,7 +95,7 @@ def find_losses(entries: Sequence[Entry], answers: Answers, pictures: Sequence[P
     return found
 
 
-def _loss(ours: Entry, record: Record, picture: Picture, query: Query, winners: tuple[tuple[str, str], ...]) -> Loss:
+def _loss(ours: Entry, record: Record, picture: Picture, query: Query, winners: tuple[Way, ...]) -> Loss:
     evidence = set(evidence_cells(query, record["grid"]))
     both = len(evidence & set(unpack_cells(record["cells"])))
     return Loss(ours, record, picture, query, both / len(evidence) if evidence else None, winners)
@@ -86,7 +115,95 @@ def pictures_again(answers: Answers, place: Place) -> list[Picture] | None:
     return scene_pictures(answers.about["questions"], side, answers.about["seed"])
 
 
-def pick(losses: Sequence[Loss], wanted: int) -> list[Loss]:
+def ask_again(place: Place, run: Mapping[str, Any], say: Say) -> tuple[list[Entry], Answers]:
+    """ARR-COC and the plain mini once more on a part of a run's questions, where its samples are not there."""
+    questions = min(ASKED_AGAIN, int(run.get("questions", ASKED_AGAIN)))
+    say(f"no samples of {place[0]} at {place[1]} px: asking {questions} of its questions again")
+    seed, sides = int(run.get("seed", 0)), (place[1] or 512,)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "field.json"
+        options = FieldOptions(
+            selectors=(REFERENCE, PLAIN), encodings=("sparse",), sides=sides, questions=questions, seed=seed, out=out
+        )
+        rows = evaluate_field(options, lambda _: None)["rows"]
+        return entries_of(rows), read_file(samples_path(out, *place))
+
+
+def loss_tables(losses: Sequence[Loss]) -> list[Block]:
+    """Losses by budget and by family, and of which kind they are."""
+    if not losses:
+        return [Text("No question was lost that another method answered.")]
+    by_budget = _count(losses, lambda loss: f"{loss.entry.place.label}: {loss.budget}")  # in their order
+    by_family = _count(losses, lambda loss: loss.family)
+    by_family = dict(sorted(by_family.items(), key=lambda item: (-sum(item[1].values()), item[0])))
+    blocks: list[Block] = [
+        Text(f"Evidence counts as kept where at least {100 * KEPT:.0f} % of the cells under the answer's boxes were.")
+    ]
+    for title, counts in (("tokens kept", by_budget), ("family", by_family)):
+        rows = [[name, *map(str, (sum(kinds.values()), *kinds.values()))] for name, kinds in counts.items()]
+        blocks.append(Table.of((title, "lost", *KINDS), rows))
+    return blocks
+
+
+def _count(losses: Sequence[Loss], by: Callable[[Loss], str]) -> dict[str, dict[str, int]]:
+    """How many losses of each kind, by a name of each loss, in the order of the losses."""
+    counts: dict[str, dict[str, int]] = {}
+    for loss in losses:
+        counts.setdefault(by(loss), dict.fromkeys(KINDS, 0))[loss.kind] += 1
+    return counts
+
+
+def loss_blocks(measured: Measured, wanted: int, overlay: Overlay, say: Say) -> list[Block]:
+    """What was lost, counted, and `wanted` of it shown; nothing at all where none is wanted."""
+    if not wanted:
+        return []
+    losses, notes = _all_losses(measured, say)
+    say(f"{len(losses)} losses")
+    blocks: list[Block] = [
+        Heading("What ARR-COC lost"),
+        Text(
+            "Questions that ARR-COC got wrong at some budget and another method, or the plain model, got right. With "
+            "so many others, some were right by luck."
+        ),
+        *(Text(note) for note in notes),
+        *loss_tables(losses),
+    ]
+    if shown := take_turns(losses, wanted):
+        blocks += [
+            Text("Left the scene, right what ARR-COC kept of it; the places of the answer are outlined."),
+            gallery(shown, measured.names, overlay),
+        ]
+    return blocks
+
+
+def _all_losses(measured: Measured, say: Say) -> tuple[list[Loss], list[str]]:
+    """The losses of all places, and what there is to say of those whose answers are not here."""
+    losses: list[Loss] = []
+    notes: list[str] = []
+    for place, here in measured.places.items():
+        found = measured.answers.get(place)
+        if found is None and place == _cheapest(measured) and not measured.answers:
+            here, found = ask_again(place, measured.run_of(place), say)
+            notes.append(f"{place.label}: {len(found.questions)} questions, asked again of mini as it is now")
+        pictures = None if found is None else pictures_again(found, place)
+        if found is None or pictures is None:
+            notes.append(f"{place.label}: the answers or the images are not here")
+            continue
+        losses += find_losses(here, found, pictures)
+    return losses, notes
+
+
+def _cheapest(measured: Measured) -> Place | None:
+    """The scenes with the fewest tokens that were asked of mini: those can be asked again by anyone, in a minute."""
+    scenes = [entry for entry in measured.entries if entry.place[0] == "scenes" and entry.place[1] is not None]
+    small = sorted(scenes, key=lambda entry: entry.total)
+    return next((e.place for e in small if measured.run_of(e.place).get("model") == "mini"), None)
+
+
+# ---------------------------------------------------------------- the gallery
+
+
+def take_turns(losses: Sequence[Loss], wanted: int) -> list[Loss]:
     """A few losses that show many kinds of question: families take turns, those with most losses first.
 
     Inside a family the largest budget first, since what is lost there is the most telling; a question comes once.
@@ -104,27 +221,67 @@ def pick(losses: Sequence[Loss], wanted: int) -> list[Loss]:
     return mixed[:wanted]
 
 
-def ask_again(place: Place, run: Mapping[str, Any], say: Say) -> tuple[list[Entry], Answers]:
-    """ARR-COC and the plain mini once more on a part of a run's questions, where its samples are not there."""
-    questions = min(ASKED_AGAIN, int(run.get("questions", ASKED_AGAIN)))
-    say(f"no samples of {place[0]} at {place[1]} px: asking {questions} of its questions again")
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "field.json"
-        options = FieldOptions(
-            selectors=(REFERENCE, PLAIN),
-            encodings=("sparse",),
-            sides=(place[1] or 512,),
-            questions=questions,
-            seed=int(run.get("seed", 0)),
-            out=out,
+def gallery(losses: Sequence[Loss], names: Names, overlay: Overlay) -> Cards:
+    """A card per loss; `overlay` dims the cells of an image that a mask `[H, W]` leaves out."""
+    return Cards(tuple(_card(number, loss, names, overlay) for number, loss in enumerate(losses, start=1)))
+
+
+def _card(number: int, loss: Loss, names: Names, overlay: Overlay) -> Card:
+    scene, kept_HW = Image.fromarray(loss.picture.read()), kept_mask(loss)
+    shown = (
+        ("scene", "the scene", scene),
+        ("kept", "what was kept; dropped cells are dark and grey", overlay(scene, kept_HW)),
+    )
+    pictures = tuple(
+        Illustration(
+            f"failure-{number:02d}-{name}.jpg",
+            f"{what}, the places of the answer outlined: {loss.record['text']}",
+            jpeg(outlined(small(picture), loss.query)),
         )
-        rows = evaluate_field(options, lambda _: None)["rows"]
-        return entries_of(rows), read_file(samples_path(out, *place))
+        for name, what, picture in shown
+    )
+    winners = sorted(loss.winners, key=lambda way: way[0].partition(":")[0] == ORACLE)  # the oracle last
+    more = f" and {len(winners) - MOST_NAMES} more" if len(winners) > MOST_NAMES else ""
+    nothing = "there is none: the thing asked for is not in the image"
+    lines = (
+        ("question", loss.record["text"]),
+        ("right", loss.record["expected"]),
+        ("given", loss.record["answer"] or "(nothing)"),
+        ("tokens", f"{loss.budget}, {loss.entry.place.label}; {int((~kept_HW).sum())} cells dropped"),
+        ("evidence kept", nothing if loss.share is None else f"{100 * loss.share:.0f} %"),
+        ("answered by", "; ".join(names[way] for way in winners[:MOST_NAMES]) + more),
+        ("question id", loss.record["question"]),
+    )
+    return Card(f"{number}. {loss.family}: {loss.kind}", pictures, lines)
 
 
-def count_losses(losses: Sequence[Loss], by: Callable[[Loss], str]) -> Mapping[str, Mapping[str, int]]:
-    """How many losses of each kind, by a name of each loss, in the order of the losses."""
-    counts: dict[str, dict[str, int]] = {}
-    for loss in losses:
-        counts.setdefault(by(loss), dict.fromkeys(KINDS, 0))[loss.kind] += 1
-    return counts
+def kept_mask(loss: Loss) -> Tensor:
+    """The cells that went on, as the run noted them, `[H, W]`."""
+    height, width = loss.record["grid"]
+    kept_N = torch.zeros(height * width, dtype=torch.bool)
+    kept_N[unpack_cells(loss.record["cells"])] = True
+    return kept_N.view(height, width)
+
+
+def small(picture: Image.Image) -> Image.Image:
+    """No side longer than SIDE."""
+    scale = SIDE / max(picture.size)
+    size = (round(picture.width * scale), round(picture.height * scale))
+    return picture.resize(size, Image.Resampling.LANCZOS) if scale < 1 else picture
+
+
+def outlined(picture: Image.Image, query: Query) -> Image.Image:
+    """The boxes of the answer, drawn just outside of them."""
+    drawn = picture.copy()
+    draw = ImageDraw.Draw(drawn)
+    for left, top, right, bottom in query.boxes or ():
+        box = (left * drawn.width, top * drawn.height, right * drawn.width, bottom * drawn.height)
+        for gap, colour in ((4, EDGE), (3, LINE), (2, LINE), (1, EDGE)):
+            draw.rectangle((box[0] - gap, box[1] - gap, box[2] + gap, box[3] + gap), outline=colour)
+    return drawn
+
+
+def jpeg(picture: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=QUALITY, subsampling=0)
+    return buffer.getvalue()

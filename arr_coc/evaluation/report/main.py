@@ -1,36 +1,60 @@
 """The report: one page, in HTML and in Markdown, from what lies in a folder of results.
 
-The same results give the same bytes. What is not there is said to be not measured yet.
+The same results give the same bytes. What is not there is said to be not measured yet. Whoever has more to say of the
+same results adds sections of their own (`Section`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from arr_coc.evaluation.report.blocks import Block, Heading, Text, pictures_of
-from arr_coc.evaluation.report.gallery import Overlay, gallery
-from arr_coc.evaluation.report.html import to_html
-from arr_coc.evaluation.report.losses import Loss, Say, ask_again, find_losses, pick, pictures_again
-from arr_coc.evaluation.report.markdown import to_markdown
-from arr_coc.evaluation.report.pairs import at_equal_time, win_matrix, within_our_time
-from arr_coc.evaluation.report.plots import pareto
-from arr_coc.evaluation.report.results import FIELD, MAKERS, NOTES, Results, read_results
-from arr_coc.evaluation.report.rows import Entry, Place, entries_of, labels_of, place_label, places_of
-from arr_coc.evaluation.report.samples import Answers, read_answers
-from arr_coc.evaluation.report.sections import (
-    equal_token_blocks,
-    loss_tables,
-    matrix_table,
-    source_table,
-    time_table,
-    within_table,
+from arr_coc.evaluation.field.data import MANY, SMALL_TEXT
+from arr_coc.evaluation.field.main import Say
+from arr_coc.evaluation.field.methods import REFERENCE
+from arr_coc.evaluation.field.table import PARTS
+from arr_coc.evaluation.report.compare import at_budget, compared_blocks
+from arr_coc.evaluation.report.losses import Overlay, loss_blocks
+from arr_coc.evaluation.report.pages import (
+    BAD,
+    EVEN,
+    GOOD,
+    NONE,
+    Block,
+    Cell,
+    Fold,
+    Heading,
+    Table,
+    Text,
+    pictures_of,
+    probability,
+    share,
+    signed,
+    to_html,
+    to_markdown,
 )
-from arr_coc.evaluation.report.tables import Names, budget_blocks, family_blocks, lead_table
-from arr_coc.evaluation.report.verdicts import promises, verdict_blocks
+from arr_coc.evaluation.report.plots import pareto
+from arr_coc.evaluation.report.results import (
+    FIELD,
+    FILES,
+    NAMES,
+    Entry,
+    Keep,
+    KnownFile,
+    Measured,
+    Names,
+    Place,
+    Results,
+    budget_label,
+    budgets_of,
+    ours_of,
+    plain_of,
+    read_results,
+)
 
 TITLE = "ARR-COC against the field"
 PAGES, OWN_PICTURES = ("report.html", "report.md"), ("pareto-*.png", "failure-*.jpg")
+NEAR = 0.01  # accuracies that are less apart are called even
+GROUPS = {"hard": "hard scenes", "plain": "plain scenes", SMALL_TEXT: SMALL_TEXT, MANY: MANY}  # not families
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +66,27 @@ class ReportOptions:
     failures: int = 12  # 0 leaves the gallery out
 
 
-def write_report(options: ReportOptions, overlay: Overlay, say: Say) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What somebody adds to the page, after one of its own parts: opening, plots, tables, comparisons or losses."""
+
+    after: str
+    make: Callable[[Measured], list[Block]]
+
+
+def write_report(
+    options: ReportOptions,
+    overlay: Overlay,
+    say: Say,
+    extra_sections: Sequence[Section] = (),
+    files: Mapping[str, KnownFile] = FILES,
+) -> list[Path]:
     """Write both pages and the pictures of the Markdown one; returns the pages.
 
     `overlay` dims the cells of an image that a mask `[H, W]` leaves out; `say` gets a line about each long step.
+    `files` are those that are read of the folder.
     """
-    blocks = page(read_results(options.results), options.failures, overlay, say)
+    blocks = page(read_results(options.results, files), options.failures, overlay, say, extra_sections)
     options.out.mkdir(parents=True, exist_ok=True)
     for old in (path for pattern in OWN_PICTURES for path in sorted(options.out.glob(pattern))):
         old.unlink()  # of an earlier report, which may have had more of them
@@ -61,151 +100,148 @@ def write_report(options: ReportOptions, overlay: Overlay, say: Say) -> list[Pat
     return paths
 
 
-def page(results: Results, failures: int, overlay: Overlay, say: Say) -> list[Block]:
+def page(results: Results, failures: int, overlay: Overlay, say: Say, extra: Sequence[Section] = ()) -> list[Block]:
     """All that the page says."""
-    entries = entries_of(results.rows(FIELD))
-    names = labels_of(entries)
-    say(f"{len(entries)} rows of the field in {results.folder}")
-    answers, notes = read_answers(results, places_of(entries))
-    blocks: list[Block] = [Heading(TITLE, 1), Text(_lead_text(entries))]
-    blocks += verdict_blocks(promises(results, entries))
-    blocks += _field_blocks(entries, names, results) if entries else [Heading("The field"), _missing()]
-    blocks += equal_token_blocks(results)
-    if entries:
-        say("who beats whom")
-        blocks += _compared_blocks(entries, names, answers, notes)
-        if failures:
-            blocks += _failure_blocks(entries, names, answers, failures, overlay, say, results)
-    return [*blocks, Heading("What made each file"), source_table(results)]
+    measured = Measured.of(results)
+    say(f"{len(measured.entries)} rows of the field in {results.folder}")
+    parts: dict[str, Callable[[Measured], list[Block]]] = {
+        "opening": _opening_blocks,
+        "plots": _plot_blocks,
+        "tables": _table_blocks,
+        "comparisons": lambda of: compared_blocks(of, say),
+        "losses": lambda of: loss_blocks(of, failures, overlay, say),
+    }
+    blocks: list[Block] = []
+    for name, make in parts.items():
+        blocks += make(measured) if measured.entries or name in ("opening", "plots") else []
+        blocks += [block for section in extra if section.after == name for block in section.make(measured)]
+    return blocks
 
 
-def _missing() -> Text:
-    return Text(f"**Not measured yet**: `{MAKERS[FIELD]}` writes `{FIELD}`.")
-
-
-def _lead_text(entries: Sequence[Entry]) -> str:
-    if not entries:
-        return "Token selection for Qwen3-VL: what was promised, and what was measured so far."
-    asked = ", ".join(
-        f"{next(e.questions for e in entries if e.place == place):,} questions on {place_label(place)}"
-        for place in places_of(entries)
-    )
-    return (
+def _opening_blocks(measured: Measured) -> list[Block]:
+    if not measured.entries:
+        return [Heading(TITLE, 1), Text("Token selection for Qwen3-VL: what was measured so far.")]
+    asked = ", ".join(f"{here[0].questions:,} questions on {place.label}" for place, here in measured.places.items())
+    lead = (
         f"Every method on the same model, the same questions and the same number of visual tokens: {asked}. Intervals "
         "are 95 %, drawn over images; p-values are of paired permutation tests over images, corrected by Holm. "
         "The oracle is told where the answer is: it is a ceiling, not a method. Random is the mean of its seeds, with "
         "the widest of their limits."
     )
+    return [Heading(TITLE, 1), Text(lead)]
 
 
-def _field_blocks(entries: Sequence[Entry], names: Names, results: Results) -> list[Block]:
-    places = {place: [entry for entry in entries if entry.place == place] for place in places_of(entries)}
+def _plot_blocks(measured: Measured) -> list[Block]:
+    if not measured.entries:
+        return [Heading("The field"), Text(f"**Not measured yet**: `{FILES[FIELD].maker}` writes `{FIELD}`.")]
+    timed = measured.results.at(FIELD, "timed_runs") or {}  # where times were taken apart from the answers
+    devices = sorted({str(run.get("device")).upper() for run in timed.values()})
+    on = f", each method alone, on a {' and a '.join(devices)}" if devices else ""
     blocks: list[Block] = [
         Heading("Accuracy against tokens and time"),
         Text(
-            f"Times are of one question, measured in batches{_timed_on(results)}. Filled marks were trained, hollow "
+            f"Times are of one question, measured in batches{on}. Filled marks were trained, hollow "
             "ones were not. A solid line chose before the ViT (sparse), a dotted one had it encode the whole image, or "
             "a smaller one. The broad band is the frontier: nothing is as good for less. Tokens are those that a layer "
             "of the language model works on, on average, since FastV drops them only after some layers; in that plot "
             "marks are moved sideways a little, so that none hides another."
         ),
     ]
-    for place, here in places.items():
-        blocks += [Heading(place_label(place), 3), pareto(here, names, place)]
-    blocks += [Heading("Where ARR-COC leads"), *(lead_table(here, names) for here in places.values())]
-    blocks += [Text(part.replace("\n", " ").strip()) for part in results.text(NOTES).split("\n\n") if part.strip()]
-    blocks += [Heading("Every method at every budget")]
-    for place, here in places.items():
-        blocks += budget_blocks(here, names, place)
+    for place, here in measured.places.items():
+        blocks += [Heading(place.label, 3), pareto(here, measured.names, place)]
+    return blocks
+
+
+# ---------------------------------------------------------------- every method at every budget, and by family
+
+
+def _table_blocks(measured: Measured) -> list[Block]:
+    blocks: list[Block] = [Heading("Every method at every budget")]
+    for place, here in measured.places.items():
+        blocks += budget_blocks(here, measured.names, place)
     blocks += [Heading("By family of question")]
-    for place, here in places.items():
-        blocks += family_blocks(here, names, place)
+    for place, here in measured.places.items():
+        blocks += family_blocks(here, measured.names, place)
     return blocks
 
 
-def _timed_on(results: Results) -> str:
-    """Where times were taken apart from the answers, on what."""
-    timed = results.at(FIELD, "timed_runs") or {}
-    devices = sorted({str(run.get("device")).upper() for run in timed.values()})
-    return f", each method alone, on a {' and a '.join(devices)}" if devices else ""
-
-
-def _compared_blocks(
-    entries: Sequence[Entry], names: Names, answers: Mapping[Place, Answers], notes: Sequence[str]
-) -> list[Block]:
-    blocks: list[Block] = [
-        Heading("Who beats whom"),
-        Text(
-            "Wins / ties / losses of the line against the column over all sizes and budgets. A win is p < 0.01 after "
-            "Holm's correction over all pairs of a budget. All tokens has every token at every budget."
-        ),
-    ]
-    if notes:
-        blocks.append(Text(f"{'; '.join(notes)}: there, only the table's own tests against ARR-COC are known."))
-    blocks += [
-        matrix_table(win_matrix(entries, answers), names),
-        Heading("At equal measured time"),
-        Text(
-            "For each method and budget: the most accurate ARR-COC that took no more time to the first token, how many "
-            "points it is ahead, and whether that is sure (p < 0.01 after Holm; without samples, intervals that do "
-            "not touch). Then the other way round: for each ARR-COC that no faster one equals, the most accurate other "
-            "method that took no more time than it."
-        ),
-    ]
-    for place in places_of(entries):
-        here = [entry for entry in entries if entry.place == place]
-        timed, within = at_equal_time(here, answers.get(place)), within_our_time(here, answers.get(place))
-        blocks += [Heading(place_label(place), 3), time_table(timed, here, names), within_table(within, names)]
+def budget_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[Block]:
+    """A table per budget of one place."""
+    blocks: list[Block] = [Heading(place.label, 3)]
+    for number, keep in enumerate(budgets_of(entries)):
+        members = at_budget(entries, keep)
+        title = f"{budget_label(keep, members[0].total)} kept, {members[0].questions:,} questions"
+        table = method_table(members, names)
+        # The first stands open, so that a reader sees what the others hold.
+        blocks += [Text(f"**{title}**"), table] if not number else [Fold(title, (table,))]
     return blocks
 
 
-def _failure_blocks(
-    entries: Sequence[Entry],
-    names: Names,
-    answers: Mapping[Place, Answers],
-    wanted: int,
-    overlay: Overlay,
-    say: Callable[[str], None],
-    results: Results,
-) -> list[Block]:
-    losses: list[Loss] = []
-    notes: list[str] = []
-    for place in places_of(entries):
-        here = [entry for entry in entries if entry.place == place]
-        found = answers.get(place)
-        if found is None and place == _cheapest(entries, results) and not answers:
-            here, found = ask_again(place, _run_of(results, place), say)
-            notes.append(f"{place_label(place)}: {len(found.questions)} questions, asked again of mini as it is now")
-        pictures = None if found is None else pictures_again(found, place)
-        if found is None or pictures is None:
-            notes.append(f"{place_label(place)}: the answers or the images are not here")
-            continue
-        losses += find_losses(here, found, pictures)
-    say(f"{len(losses)} losses")
-    blocks: list[Block] = [
-        Heading("What ARR-COC lost"),
-        Text(
-            "Questions that ARR-COC got wrong at some budget and another method, or the plain model, got right. With "
-            "so many others, some were right by luck."
-        ),
-        *(Text(note) for note in notes),
-        *loss_tables(losses),
-    ]
-    shown = pick(losses, wanted)
-    if shown:
-        blocks += [
-            Text("Left the scene, right what ARR-COC kept of it; the places of the answer are outlined."),
-            gallery(shown, names, overlay),
+def method_table(entries: Sequence[Entry], names: Names) -> Table:
+    """All methods of one budget, the best first."""
+    heads = (
+        *("method", "training", "accuracy %", "95 % interval", "over ARR-COC, points", "p (Holm)", "evidence found %"),
+        *("tokens", "equivalent tokens", "ms to first token", "select + vision + prefill"),
+    )
+    rows = [
+        [
+            names[entry.way],
+            "trained" if entry.trained else "none",
+            share(entry.accuracy),
+            NONE if entry.low is None else f"{share(entry.low)} to {share(entry.high)}",
+            NONE if entry.gain is None else signed(entry.gain),
+            probability(entry.p),
+            share(entry.recall),
+            f"{entry.tokens:,.0f}",
+            f"{entry.equivalent:,.0f}",
+            f"{entry.time_ms:,.1f}",
+            " + ".join(f"{entry.parts_ms[part]:.1f}" for part in PARTS),
         ]
-    return blocks
+        for entry in sorted(entries, key=lambda one: -(one.accuracy or 0.0))
+    ]
+    return Table.of(heads, rows, ours=NAMES[REFERENCE])
 
 
-def _cheapest(entries: Sequence[Entry], results: Results) -> Place | None:
-    """The scenes with the fewest tokens that were asked of mini: those can be asked again by anyone, in a minute."""
-    small = sorted((e for e in entries if e.place[0] == "scenes" and e.place[1] is not None), key=lambda e: e.total)
-    return next((e.place for e in small if _run_of(results, e.place).get("model") == "mini"), None)
+def family_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[Block]:
+    """Families of one place: ARR-COC and the best of the others at each budget; then everything, a table per family."""
+    families = sorted({f for entry in entries for f in entry.families}, key=lambda name: (name in GROUPS, name))
+    told = {family: GROUPS.get(family, family.replace("_", " ")) for family in families}
+    keeps, plain = budgets_of(entries), plain_of(entries)
+    budgets = [budget_label(keep, entries[0].total) for keep in keeps]
+    rows: list[list[Cell | str]] = [
+        [
+            told[family],
+            share(plain.families.get(family) if plain else None),
+            *(_family_cell(entries, names, family, keep) for keep in keeps),
+        ]
+        for family in families
+    ]
+    by_way = {(e.way, keep): e for e in entries for keep in (keeps if e is plain else [e.keep])}
+    ways = sorted(dict.fromkeys(entry.way for entry in entries), key=lambda way: plain is not None and way == plain.way)
+
+    def whole(family: str) -> Table:
+        lines = [[names[way], *(_of_family(by_way.get((way, keep)), family) for keep in keeps)] for way in ways]
+        return Table.of(("method", *budgets), lines, ours=NAMES[REFERENCE])
+
+    return [
+        Heading(place.label, 3),
+        Text("ARR-COC, and in brackets the best of the other methods, the oracle aside. Accuracy in %."),
+        Table.of(("family", "all tokens %", *budgets), rows),
+        Fold("Every method, family by family", tuple(Fold(told[family], (whole(family),)) for family in families)),
+    ]
 
 
-def _run_of(results: Results, place: Place) -> Mapping[str, Any]:
-    runs = results.at(FIELD, "runs") or {}
-    return next((run for run in runs.values() if (run.get("dataset"), run.get("side")) == place), {})
+def _of_family(entry: Entry | None, family: str) -> str:
+    return share(None if entry is None else entry.families.get(family))
+
+
+def _family_cell(entries: Sequence[Entry], names: Names, family: str, keep: Keep) -> Cell:
+    ours = ours_of(entries, keep)
+    mine = None if ours is None else ours.families.get(family)
+    rivals = [e for e in entries if e.keep == keep and e.competes and e.name != REFERENCE and family in e.families]
+    if mine is None or not rivals:
+        return Cell(share(mine))
+    best = max(rivals, key=lambda entry: entry.families[family])
+    value = best.families[family]
+    tone = EVEN if abs(value - mine) < NEAR else (GOOD if mine > value else BAD)
+    return Cell(f"{share(mine)}\n({names[best.way]} {share(value)})", tone)

@@ -1,46 +1,21 @@
 """The Pareto plots: accuracy against tokens and against measured time, all methods, with 95 % intervals.
 
-Filled marks were trained, hollow ones were not; a solid line chose before the ViT, a dotted one after it. Colours are
-those of Okabe and Ito, and every method has a mark of its own besides, so that no colour is needed to tell them apart.
+Filled marks were trained, hollow ones were not; a solid line chose before the ViT, a dotted one after it.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arr_coc.evaluation.field.methods import PLAIN, REFERENCE
-from arr_coc.evaluation.report.blocks import Pair, Picture
-from arr_coc.evaluation.report.pairs import frontier
-from arr_coc.evaluation.report.rows import ORACLE, RIVAL, Entry, Place, place_label
+from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE
+from arr_coc.evaluation.report.compare import frontier
+from arr_coc.evaluation.report.pages import Illustration, Pair
+from arr_coc.evaluation.report.results import LOOKS, RIVAL, Entry, Names, Place
 
 WIDTH, PLOT, LEGEND_LINE, DPI = 4.4, 4.0, 0.163, 200  # inches; narrow, so that letters can be read on a phone
 STEP = 1.012  # how far methods of the same cost are moved apart
-BLUE, SKY, ORANGE, RED, GREEN, PINK, YELLOW = (
-    "#0072B2",
-    "#56B4E9",
-    "#E69F00",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#C9B700",
-)
-LOOKS: dict[str, tuple[str, str]] = {  # colour and mark; "ink" and "faint" are the page's
-    REFERENCE: (BLUE, "o"),
-    RIVAL: (RED, "s"),
-    "training_free": (SKY, "D"),
-    "mmtok": (GREEN, "^"),
-    "cdpruner": (PINK, "v"),
-    "divprune": (ORANGE, "<"),
-    "visionzip": (YELLOW, ">"),
-    "fastv": (RED, "p"),
-    ORACLE: ("ink", "*"),
-    PLAIN: ("ink", "X"),
-    "random": ("faint", "x"),
-    "even_grid": ("faint", "+"),
-    "pooling": ("faint", "h"),
-    "downsampling": ("faint", "d"),
-}
+Cost = Callable[[Entry], float]
 OTHERS = ("1", "2", "3", "4", "8", "P")  # marks of methods that have no look of their own
 
 
@@ -59,19 +34,19 @@ LIGHT = Theme("#ffffff", "#1b1f24", "#77808c", "#e3e6ea", "#cfe3f3")
 DARK = Theme("#15181d", "#e8eaed", "#98a1ad", "#2b3038", "#1f3f58")
 
 
-def pareto(entries: Sequence[Entry], names: Mapping[tuple[str, str], str], place: Place) -> Pair:
+def pareto(entries: Sequence[Entry], names: Names, place: Place) -> Pair:
     """Two plots of one place: against tokens, and against time."""
     here = [entry for entry in entries if entry.place == place and entry.accuracy is not None]
-    stem = place_label(place).replace(", ", "-").replace(" ", "")
-    kinds: tuple[tuple[str, str, Callable[[Entry], float]], ...] = (
+    stem = place.label.replace(", ", "-").replace(" ", "")
+    kinds: tuple[tuple[str, str, Cost], ...] = (
         ("tokens", "visual tokens per layer of the language model", lambda entry: entry.equivalent),
         ("time", "ms to the first token, measured", lambda entry: entry.time_ms),
     )
     return Pair(
         tuple(
-            Picture(
+            Illustration(
                 f"pareto-{stem}-{kind}.png",
-                f"accuracy against {kind}, {place_label(place)}, with 95 % intervals and the frontier",
+                f"accuracy against {kind}, {place.label}, with 95 % intervals and the frontier",
                 *(_draw(here, names, axis, cost, theme, kind == "tokens") for theme in (LIGHT, DARK)),
             )
             for kind, axis, cost in kinds
@@ -79,14 +54,7 @@ def pareto(entries: Sequence[Entry], names: Mapping[tuple[str, str], str], place
     )
 
 
-def _draw(
-    entries: Sequence[Entry],
-    names: Mapping[tuple[str, str], str],
-    axis: str,
-    cost: Callable[[Entry], float],
-    theme: Theme,
-    apart: bool,
-) -> bytes:
+def _draw(entries: Sequence[Entry], names: Names, axis: str, cost: Cost, theme: Theme, apart: bool) -> bytes:
     """One plot as a PNG; `apart` moves methods of the same cost a little, so that their intervals do not hide."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -117,50 +85,27 @@ def _draw(
 
 
 def _look(selector: str, number: int, theme: Theme) -> tuple[str, str]:
-    colour, mark = LOOKS.get(selector.partition(":")[0], ("faint", OTHERS[number % len(OTHERS)]))
+    _, colour, mark = LOOKS.get(selector.partition(":")[0], ("", "faint", OTHERS[number % len(OTHERS)]))
     if selector.startswith(f"{RIVAL}:") and "diversity" in selector:
         mark = "P"
     return {"ink": theme.ink, "faint": theme.faint}.get(colour, colour), mark
 
 
-def _draw_method(
-    axes: Any, members: Sequence[Entry], name: str, cost: Callable[[Entry], float], look: tuple[str, str]
-) -> None:
-    colour, mark = look
-    first = members[0]
-    ours = first.name == REFERENCE
+def _draw_method(axes: Any, members: Sequence[Entry], name: str, cost: Cost, look: tuple[str, str]) -> None:
+    first, ours = members[0], members[0].name == REFERENCE
     values = [100 * (entry.accuracy or 0.0) for entry in members]
-    low = [
-        value - 100 * entry.low if entry.low is not None else 0.0 for entry, value in zip(members, values, strict=True)
-    ]
-    high = [
-        100 * entry.high - value if entry.high is not None else 0.0
-        for entry, value in zip(members, values, strict=True)
-    ]
+    limits = [(entry.low, entry.high) for entry in members]
+    below = [0.0 if low is None else max(0.0, v - 100 * low) for (low, _), v in zip(limits, values, strict=True)]
+    above = [0.0 if high is None else max(0.0, 100 * high - v) for (_, high), v in zip(limits, values, strict=True)]
     axes.errorbar(
-        [cost(entry) for entry in members],
-        values,
-        yerr=[[max(0.0, one) for one in low], [max(0.0, one) for one in high]],
-        label=name,
-        color=colour,
-        marker=mark,
-        markersize=6.5 if ours else 5,
-        markerfacecolor=colour if first.trained or first.name == PLAIN else "none",
-        linestyle="-" if first.encoding == "sparse" else ":",
-        linewidth=2.2 if ours else 1.0,
-        elinewidth=1.4 if ours else 0.6,
-        capsize=2,
-        zorder=4 if ours else 3,
-    )
+        [cost(entry) for entry in members], values, yerr=[below, above], label=name, color=look[0], marker=look[1],
+        markersize=6.5 if ours else 5, markerfacecolor=look[0] if first.trained or first.name == PLAIN else "none",
+        linestyle="-" if first.encoding == "sparse" else ":", linewidth=2.2 if ours else 1.0,
+        elinewidth=1.4 if ours else 0.6, capsize=2, zorder=4 if ours else 3,
+    )  # fmt: skip
 
 
-def _draw_frontier(
-    axes: Any,
-    entries: Sequence[Entry],
-    cost: Callable[[Entry], float],
-    shown: Callable[[Entry], float],
-    theme: Theme,
-) -> None:
+def _draw_frontier(axes: Any, entries: Sequence[Entry], cost: Cost, shown: Cost, theme: Theme) -> None:
     """A broad band behind the best that can be had for a cost; the oracle, which knows the answer, is left out."""
     open_to_all = [entry for entry in entries if entry.name != ORACLE]
     points = [(cost(entry), entry.accuracy or 0.0) for entry in open_to_all]

@@ -1,32 +1,78 @@
-"""What the report is made of: the files of a results folder, read once and checked, with one clear line for a mistake.
+"""What a folder of results says: the table of the field as entries named for people, and the answers beside it.
 
-A file that is not there is no mistake: what it would have said is reported as not measured yet.
+An entry is one method with one encoding at one budget, on one dataset at one size; seeds of chance are put together. A
+file that is not there is no mistake: what it would have said is reported as not measured yet. M methods, Q questions.
 """
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
-FIELD, EQUAL, MINI, SELECTOR = "field.json", "equal-tokens.json", "mini.json", "selector.json"
-GPU, CPU = "speed-gpu.json", "speed-cpu.json"
-NOTES = "field-notes.md"  # what people make of the field's figures, by paragraphs
-ROWS_OF = {
-    FIELD: ("dataset", "side", "selector", "trained", "encoding", "keep", "n", "accuracy", "ci95", "tokens", "time_ms"),
-    EQUAL: ("selector", "encoding", "keep", "n", "accuracy", "ci95", "tokens"),
-    GPU: ("side", "batch", "kept", "encoding", "mode", "select_ms", "ttft_ms", "peak_mb"),
-    CPU: ("side", "batch", "kept", "encoding", "mode", "select_ms", "ttft_ms", "peak_mb"),
-}
-MAKERS = {
-    FIELD: "arr-coc eval --out results/field.json",
-    EQUAL: "arr-coc eval --equal-tokens --out results/equal-tokens.json",
-    MINI: "python -m studies.mini.evaluation --out results/mini.json",
-    SELECTOR: "python -m studies.selector.main --out results/selector.json",
-    GPU: "arr-coc bench --shape qwen3-vl-2b --promised --out results/speed-gpu.json",
-    CPU: "python -m studies.speed.ask --device cpu --out results/speed-cpu.json",
-}
+import numpy as np
 
-Document = dict[str, Any]
+from arr_coc.evaluation.field.data import Record
+from arr_coc.evaluation.field.main import samples_path
+from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE, Method, settings_of
+from arr_coc.evaluation.field.table import PARTS
+
+FIELD = "field.json"
+RIVAL, CHANCE = "rival", "random"
+# How methods are shown: name, colour and mark. Colours are those of Okabe and Ito; every method has a mark of its own
+# besides, so that no colour is needed to tell them apart; "ink" and "faint" are the page's.
+BLUE, SKY, ORANGE, RED = "#0072B2", "#56B4E9", "#E69F00", "#D55E00"
+GREEN, PINK, YELLOW = "#009E73", "#CC79A7", "#C9B700"
+LOOKS = {
+    REFERENCE: ("ARR-COC", BLUE, "o"),
+    "training_free": ("ours, training-free", SKY, "D"),
+    CHANCE: ("random", "faint", "x"),
+    "even_grid": ("even grid", "faint", "+"),
+    "pooling": ("pooling", "faint", "h"),
+    "downsampling": ("smaller image", "faint", "d"),
+    "fastv": ("FastV", RED, "p"),
+    "visionzip": ("VisionZip", YELLOW, ">"),
+    "divprune": ("DivPrune", ORANGE, "<"),
+    "cdpruner": ("CDPruner", PINK, "v"),
+    "mmtok": ("MMTok", GREEN, "^"),
+    ORACLE: ("oracle", "ink", "*"),
+    RIVAL: ("trained rival", RED, "s"),
+    PLAIN: ("all tokens", "ink", "X"),
+}
+NAMES = {selector: look[0] for selector, look in LOOKS.items()}
+
+Row = Mapping[str, Any]
+Keep = float | int
+Way = tuple[str, str]  # selector and encoding: a method, whatever its budget
+Names = Mapping[Way, str]
+
+
+class Place(NamedTuple):
+    """A dataset, and the side of its images in px where there is one."""
+
+    dataset: str
+    side: int | None
+
+    @property
+    def label(self) -> str:
+        return self.dataset if self.side is None else f"{self.dataset}, {self.side} px"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A file of results: the command that makes it, and what the report reads of each of its rows."""
+
+    maker: str
+    row_keys: tuple[str, ...] = ()
+
+
+FILES = {
+    FIELD: KnownFile(
+        "arr-coc eval --out results/field.json",
+        ("dataset", "side", "selector", "trained", "encoding", "keep", "n", "accuracy", "ci95", "tokens", "time_ms"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +80,9 @@ class Results:
     """The files by name; those that are not there are missing in `documents`."""
 
     folder: Path
-    documents: dict[str, Document]
+    documents: dict[str, dict[str, Any]]
 
-    def rows(self, name: str) -> list[Document]:
+    def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a file; none where it is not there."""
         return list(self.documents.get(name, {}).get("rows", []))
 
@@ -47,45 +93,256 @@ class Results:
             value = value.get(key) if isinstance(value, dict) else None
         return value
 
-    def text(self, name: str) -> str:
-        """What people wrote beside the figures; empty where there is no such file."""
-        path = self.folder / name
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
 
-    @property
-    def gains(self) -> tuple[Document, str] | None:
-        """What the equal-token test says, and the file that says it."""
-        for name in (EQUAL, FIELD):
-            if self.at(name, "gains"):
-                return self.documents[name]["gains"], name
-        return None
-
-
-def read_results(folder: Path) -> Results:
+def read_results(folder: Path, files: Mapping[str, KnownFile] = FILES) -> Results:
     """All known files of a folder."""
     if not folder.is_dir():
         raise ValueError(
-            f"{folder}: no such folder; make results with {MAKERS[FIELD]}, or name their folder by --results"
+            f"{folder}: no such folder; make results with {files[FIELD].maker}, or name their folder by --results"
         )
-    documents = {name: read_document(folder / name) for name in MAKERS if (folder / name).is_file()}
-    return Results(folder, documents)
+    there = {name: known for name, known in files.items() if (folder / name).is_file()}
+    return Results(folder, {name: read_document(folder / name, known) for name, known in there.items()})
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, known: KnownFile) -> dict[str, Any]:
     """One file of results; its rows are checked for what the report reads of each."""
-    again = f"make it again with {MAKERS[path.name]}"
+    again = f"make it again with {known.maker}"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one as well
         raise ValueError(f"{path}: not JSON ({error}); {again}") from None
     if not isinstance(document, dict):
         raise ValueError(f"{path}: expected a JSON object; {again}")
-    needed = ROWS_OF.get(path.name, ())
-    rows = document.get("rows", [])
-    if needed and not isinstance(rows, list):
+    rows = document.get("rows", []) if known.row_keys else []
+    if not isinstance(rows, list):
         raise ValueError(f"{path}: rows is not a list; {again}")
-    for number, row in enumerate(rows if needed else (), start=1):
-        missing = [key for key in needed if not isinstance(row, dict) or key not in row]
+    for number, row in enumerate(rows, start=1):
+        missing = [key for key in known.row_keys if not isinstance(row, dict) or key not in row]
         if missing:
             raise ValueError(f"{path}: row {number} lacks {', '.join(missing)}; {again}")
     return document
+
+
+# ---------------------------------------------------------------- entries
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Shares are in [0, 1], times in ms of one question up to its first token."""
+
+    place: Place
+    selector: str  # as it was asked for; the seeds of chance share one
+    encoding: str
+    keep: Keep  # a fraction KEPT, or a number of tokens
+    trained: bool
+    questions: int
+    accuracy: float | None
+    low: float | None  # of the 95 % interval
+    high: float | None
+    gain: float | None  # this less ARR-COC
+    p: float | None  # of that, after Holm's correction
+    recall: float | None
+    tokens: float
+    total: float
+    equivalent: float  # tokens per layer of the language model, on average
+    time_ms: float
+    parts_ms: Row
+    families: Row
+    above_oracle: bool
+    keys: tuple[str, ...]  # of the rows in the file of samples
+
+    @property
+    def name(self) -> str:
+        return self.selector.partition(":")[0]
+
+    @property
+    def way(self) -> Way:
+        return self.selector, self.encoding
+
+    @property
+    def competes(self) -> bool:
+        """Whether it chooses without knowing the answer's place: all but the oracle and the plain model."""
+        return self.name not in (ORACLE, PLAIN)
+
+
+def entries_of(rows: Iterable[Row]) -> list[Entry]:
+    """Entries in the order of the rows; what differs in nothing but the seed of chance is one of them."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        selector = CHANCE if row["selector"].partition(":")[0] == CHANCE else row["selector"]
+        key = (Place(row["dataset"], row["side"]), selector, row["encoding"], row["keep"])
+        groups.setdefault(key, []).append(row)
+    return [_entry(key, members) for key, members in groups.items()]
+
+
+def _entry(key: tuple[Any, ...], members: Sequence[Row]) -> Entry:
+    """Means of the members; of chance's seeds the widest limits and the largest p, so that nothing looks surer."""
+    place, selector, encoding, keep = key
+    first, known = members[0], [row for row in members if row["ci95"] is not None]
+    times = [row["time_ms"] for row in members]
+    shares = [row.get("families", {}) for row in members]
+    families = sorted({name for one in shares for name in one})
+    return Entry(
+        place,
+        selector,
+        encoding,
+        keep,
+        trained=bool(first["trained"]),
+        questions=first["n"],
+        accuracy=_mean(row["accuracy"] for row in members),
+        low=min((row["ci95"][0] for row in known), default=None),
+        high=max((row["ci95"][1] for row in known), default=None),
+        gain=_mean((row.get("gain_vs_arr_coc") or {}).get("mean") for row in members),
+        p=max((row["p_vs_arr_coc"] for row in members if row.get("p_vs_arr_coc") is not None), default=None),
+        recall=_mean(row.get("recall") for row in members),
+        tokens=fmean(row["tokens"] for row in members),
+        total=fmean(row.get("tokens_total", row["tokens"]) for row in members),
+        equivalent=fmean(row.get("equivalent_tokens", row["tokens"]) for row in members),
+        time_ms=fmean(one["first_token"] for one in times),
+        parts_ms={part: fmean(one.get(part, 0.0) for one in times) for part in PARTS},
+        families={name: fmean(one[name] for one in shares if name in one) for name in families},
+        above_oracle=any(row.get("above_oracle") for row in members),
+        keys=tuple(Method(row["selector"], row["encoding"], row["keep"]).key for row in members),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def places_of(entries: Iterable[Entry]) -> list[Place]:
+    """Datasets and sizes in their order."""
+    return list(dict.fromkeys(entry.place for entry in entries))
+
+
+def budgets_of(entries: Iterable[Entry]) -> list[Keep]:
+    """Budgets from the largest to the smallest; the plain model's is none."""
+    kept = {entry.keep: entry.tokens / entry.total for entry in entries if entry.name != PLAIN}
+    return sorted(kept, key=lambda keep: -kept[keep])
+
+
+def plain_of(entries: Iterable[Entry]) -> Entry | None:
+    """The plain model with all tokens, where it was asked."""
+    return next((entry for entry in entries if entry.name == PLAIN), None)
+
+
+def ours_of(entries: Iterable[Entry], keep: Keep) -> Entry | None:
+    """ARR-COC at a budget: chosen before the ViT where it ran so, else after it."""
+    fitting = [entry for entry in entries if entry.name == REFERENCE and entry.keep == keep]
+    return min(fitting, key=lambda entry: entry.encoding != "sparse", default=None)
+
+
+def label(selector: str) -> str:
+    """A selector's name for people; settings that are not paths or seeds are kept."""
+    name, settings = settings_of(selector)
+    kept = [f"{key} {value}" for key, value in settings.items() if key not in ("path", "seed")]
+    return " ".join([NAMES.get(name, name), *kept])
+
+
+def labels_of(entries: Iterable[Entry]) -> dict[Way, str]:
+    """Names of methods by (selector, encoding): the encoding is said of those that also ran before the ViT."""
+    ways = list(dict.fromkeys(entry.way for entry in entries))
+    both = {selector for selector, encoding in ways if encoding == "sparse"}
+    return {way: label(way[0]) + (f", {way[1]}" if way[0] in both else "") for way in ways}
+
+
+def budget_label(keep: Keep, total: float | None = None) -> str:
+    """25 % KEPT, or 64 of 1,024."""
+    if isinstance(keep, int):
+        return f"{keep} tokens" if total is None else f"{keep} of {total:,.0f}"
+    return f"{100 * keep:g}\u00a0%"  # a space at which no line is broken
+
+
+# ---------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was answered at one place."""
+
+    about: dict[str, Any]  # what was asked of which model
+    questions: list[str]
+    images_Q: np.ndarray
+    scores: dict[str, np.ndarray]  # by a method's key, a score per question; NaN where nobody knows the right answer
+    ours: dict[str, dict[str, Record]]  # lines of ARR-COC by key and question
+
+    def of(self, entry: Entry) -> np.ndarray | None:
+        """Scores of an entry `[Q]`, the mean over its seeds; None where a part of it is not there."""
+        if any(key not in self.scores for key in entry.keys):
+            return None
+        scores_Q: np.ndarray = np.mean([self.scores[key] for key in entry.keys], axis=0)
+        return scores_Q
+
+
+def read_answers(results: Results, places: Sequence[Place]) -> tuple[dict[Place, Answers], list[str]]:
+    """The answers of every place whose samples are there and belong to the table, and a line for each that is not."""
+    found: dict[Place, Answers] = {}
+    notes: list[str] = []
+    for place in places:
+        path = samples_path(results.folder / FIELD, *place)
+        if not path.is_file():
+            notes.append(f"`{path.name}` is not here")
+            continue
+        answers = read_file(path)
+        if answers.about != results.at(FIELD, "runs", path.stem):
+            notes.append(f"`{path.name}` belongs to another run than the table")
+            continue
+        found[place] = answers
+    return found, notes
+
+
+def read_file(path: Path) -> Answers:
+    """One file of samples; methods that did not come to their end are left out."""
+    images: dict[str, int] = {}
+    scores: dict[str, dict[str, float]] = {}
+    ours: dict[str, dict[str, Record]] = {}
+    with path.open("rb") as file:
+        try:
+            about = json.loads(file.readline())["about"]
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # cut short by a kill
+                record = json.loads(line)
+                method, question = record["method"], record["question"]
+                images[question] = record["image"]
+                scores.setdefault(method, {})[question] = np.nan if record["score"] is None else record["score"]
+                if method.startswith(f"{REFERENCE} "):
+                    ours.setdefault(method, {})[question] = record
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{path}: not a file of samples ({error}); move it away or make it again") from None
+    questions = list(images)
+    whole = {method: given for method, given in scores.items() if len(given) == len(questions)}
+    return Answers(
+        about,
+        questions,
+        np.array([images[question] for question in questions], int),
+        {method: np.array([given[question] for question in questions], float) for method, given in whole.items()},
+        {method: records for method, records in ours.items() if method in whole},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What every section of the page reads."""
+
+    results: Results
+    entries: list[Entry]
+    names: Names
+    answers: dict[Place, Answers]  # of the places whose samples are there
+    notes: list[str]  # why those of others are not
+
+    @classmethod
+    def of(cls, results: Results) -> "Measured":
+        entries = entries_of(results.rows(FIELD))
+        return cls(results, entries, labels_of(entries), *read_answers(results, places_of(entries)))
+
+    @property
+    def places(self) -> dict[Place, list[Entry]]:
+        """The entries of each dataset and size."""
+        return {place: [e for e in self.entries if e.place == place] for place in places_of(self.entries)}
+
+    def run_of(self, place: Place) -> Mapping[str, Any]:
+        """What made the rows of a place."""
+        runs = self.results.at(FIELD, "runs") or {}
+        return next((run for run in runs.values() if (run.get("dataset"), run.get("side")) == place), {})

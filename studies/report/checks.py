@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from arr_coc.evaluation.report.blocks import BAD, EVEN, GOOD, MISSING
+from arr_coc.evaluation.report.pages import BAD, EVEN, GOOD, MISSING, signed
 
 HOLDS, FAILS, NOT_HERE, NOT_YET = "holds", "does not hold", "not measurable here", "not measured yet"
-MINUS, SPACE = "\u2212", "\u00a0"  # a space at which no line is broken
+SPACE = "\u00a0"  # at which no line is broken
 TONES = {HOLDS: GOOD, FAILS: BAD, NOT_HERE: EVEN, NOT_YET: MISSING}
 
 
@@ -37,8 +37,3 @@ def percent(share: float) -> str:
 def points(share: float) -> str:
     """A difference of shares, with its sign."""
     return f"{signed(share)} points"
-
-
-def signed(share: float) -> str:
-    """A difference of shares in points; what rounds to nothing has no minus."""
-    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", MINUS)

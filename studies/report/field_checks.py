@@ -2,21 +2,23 @@
 
 from collections.abc import Sequence
 
-from arr_coc.evaluation.comparing import Figure
 from arr_coc.evaluation.field.methods import REFERENCE
-from arr_coc.evaluation.report.checks import NOT_HERE, Check, judge, not_yet, percent, points, signed
-from arr_coc.evaluation.report.pairs import SURE
-from arr_coc.evaluation.report.results import EQUAL, FIELD, SELECTOR, Results
-from arr_coc.evaluation.report.rows import (
+from arr_coc.evaluation.report.compare import SURE
+from arr_coc.evaluation.report.pages import signed
+from arr_coc.evaluation.report.results import (
+    FIELD,
     Entry,
     Keep,
+    Results,
     budget_label,
     labels_of,
     ours_of,
-    place_label,
     places_of,
     plain_of,
 )
+from arr_coc.evaluation.statistics import Figure
+from studies.report.checks import NOT_HERE, Check, judge, not_yet, percent, points
+from studies.report.sources import EQUAL, SELECTOR, gains_of
 
 SOURCE_GAIN = 0.05  # over the plain model
 EQUAL_GAIN, SMALL_TEXT_GAIN = 0.05, 0.15  # at equal visual tokens
@@ -44,7 +46,7 @@ def gain_over_plain(entries: Sequence[Entry]) -> list[Check]:
         figure = (
             f"{signed(gain)} % ({points(best.accuracy - plain.accuracy)}) at best, with "
             f"{budget_label(best.keep, best.total)}, {best.encoding}; the plain model "
-            f"answers {percent(plain.accuracy)}, {place_label(place)}, {plain.questions:,} questions"
+            f"answers {percent(plain.accuracy)}, {place.label}, {plain.questions:,} questions"
         )
         if plain.accuracy * (1 + SOURCE_GAIN) > 1:
             figure += f"; there is room for {100 * (1 / plain.accuracy - 1):+.1f} % only"
@@ -59,7 +61,7 @@ def gain_over_plain(entries: Sequence[Entry]) -> list[Check]:
 def gain_at_equal_tokens(results: Results) -> list[Check]:
     """+5 points over the plain model that spends the same tokens on a smaller image."""
     asked = "+5 points at equal visual tokens"
-    found = results.gains
+    found = gains_of(results)
     if found is None:
         return [not_yet(asked, EQUAL)]
     gains, file = found
@@ -124,10 +126,10 @@ def ahead_of_all(entries: Sequence[Entry]) -> list[Check]:
 
 def not_behind(others: Sequence[Entry]) -> list[Entry]:
     """Those that ARR-COC is not surely ahead of."""
-    return [e for e in others if e.p is None or e.gain is None or e.p >= SURE or e.gain["mean"] >= 0]
+    return [e for e in others if e.p is None or e.gain is None or e.p >= SURE or e.gain >= 0]
 
 
 def _lead(entry: Entry) -> str:
     """ARR-COC's lead over an entry, with the test."""
     assert entry.gain is not None
-    return points(-entry.gain["mean"]) + (f", p {entry.p:.3f}" if entry.p is not None else "")
+    return points(-entry.gain) + (f", p {entry.p:.3f}" if entry.p is not None else "")

@@ -1,19 +1,17 @@
-"""Scores of answers and how sure they are.
+"""Answers of mini, how right they are and how sure that is.
 
 An answer is right when it is the expected text. A description is judged by F1 over its (colour, thing) pairs.
 Intervals come from a bootstrap over images, since questions about one image are not independent.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from arr_coc.scenes import COLOURS
-
-DESCRIBE = "describe"
+from arr_coc.evaluation.field.data import DESCRIBE, pair_f1
+from arr_coc.evaluation.statistics import Clustered, resampled_means
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +32,9 @@ class Outcome:
         return float(self.expected.strip() == self.given.strip())
 
 
-def pairs(description: str) -> Counter[tuple[str, str]]:
-    """The (colour, thing) pairs of a description, with how often each is named."""
-    found: Counter[tuple[str, str]] = Counter()
-    for part in re.split(r",|\band\b|\.", description):
-        words = part.split()
-        colour = next((word for word in words if word in COLOURS), "")
-        if colour:
-            found[colour, " ".join(words[words.index(colour) + 1 :])] += 1
-    return found
-
-
-def pair_f1(expected: str, given: str) -> float:
-    """F1 over pairs, counted as often as they occur; two empty descriptions agree where the texts do."""
-    want, have = pairs(expected), pairs(given)
-    if not want or not have:
-        return float(expected.strip() == given.strip())
-    return 2 * sum((want & have).values()) / (sum(want.values()) + sum(have.values()))
-
-
-def interval(scores: Sequence[float], clusters: Sequence[int], rounds: int = 1000, seed: int = 0) -> list[float]:
+def interval(scores: Sequence[float], clusters: Sequence[int]) -> list[float]:
     """95 % interval of the mean score, by resampling clusters with replacement."""
-    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
-    sums = np.bincount(numbers, weights=np.asarray(scores, float))
-    counts = np.bincount(numbers)
-    drawn = np.random.default_rng(seed).integers(0, len(sums), (rounds, len(sums)))
-    means = sums[drawn].sum(1) / counts[drawn].sum(1)
+    means = resampled_means([Clustered(np.asarray(scores, float), np.asarray(clusters))])[:, 0]
     return [round(float(q), 4) for q in np.quantile(means, [0.025, 0.975])]
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.config import ARRCOCConfig, Keep
-from arr_coc.evaluation.comparing import Sample, difference_of, mean_of
-from arr_coc.evaluation.metrics import Outcome
+from arr_coc.evaluation.statistics import Clustered, difference_of, mean_of
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.storage import has_adapter, load_adapter
+from studies.outcomes import Outcome
 from studies.selector.measures import Part, of_full, recall_of
 from studies.selector.selection import Chosen
 from studies.selector.study import Study, recalls, scores
@@ -48,7 +48,7 @@ def hard(study: Study, px: int) -> Part:
 
 def _of_level(
     chosen: Mapping[Keep, Sequence[Chosen]], found: Mapping[str, Sequence[Outcome]], level: str
-) -> dict[Keep, tuple[Sample, Sample]]:
+) -> dict[Keep, tuple[Clustered, Clustered]]:
     """Recall and accuracy at each dial, of the scenes of one difficulty."""
     return {
         keep: (
@@ -97,6 +97,6 @@ def others(study: Study, px: int, folders: Mapping[str, Path]) -> Part:
             "parameters": sum(parameter.numel() for parameter in layer.parameters()),
             **recall_of(chosen, [0.06, *COMPARED_KEEPS]),
             "sparse_0.1": of_full(found, study.full(px)),
-            "auto_mean_keep": mean_of(Sample.of((one.image, one.share) for one in chosen["auto"])),
+            "auto_mean_keep": mean_of(Clustered.of((one.image, one.share) for one in chosen["auto"])),
         }
     return {"others": report}

@@ -6,13 +6,12 @@ Every figure is reported in both, so that nobody can say that the post was moved
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arr_coc.evaluation.report.blocks import Block, Cell, Fold, Heading, Table, Text
-from arr_coc.evaluation.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, TONES, Check
-from arr_coc.evaluation.report.field_checks import ahead_of_all, gain_at_equal_tokens, gain_over_plain, kept_accuracy
-from arr_coc.evaluation.report.results import Results
-from arr_coc.evaluation.report.rows import Entry
-from arr_coc.evaluation.report.speed_checks import first_token, memory, selection_time
-from arr_coc.evaluation.report.weight_checks import added_parameters, overlap
+from arr_coc.evaluation.report.pages import Block, Cell, Fold, Heading, Table, Text
+from arr_coc.evaluation.report.results import Entry, Measured, Results
+from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, TONES, Check
+from studies.report.field_checks import ahead_of_all, gain_at_equal_tokens, gain_over_plain, kept_accuracy
+from studies.report.speed_checks import first_token, memory, selection_time
+from studies.report.weight_checks import added_parameters, overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,9 @@ def verdict_of(checks: Sequence[Check]) -> str:
     return next((verdict for verdict in (FAILS, NOT_YET, HOLDS, NOT_HERE) if verdict in found), NOT_YET)
 
 
-def verdict_blocks(made: Sequence[Promise]) -> list[Block]:
+def verdict_blocks(measured: Measured) -> list[Block]:
     """A table that sums up, then every check with its figure and its file."""
+    made = promises(measured.results, measured.entries)
     rows: list[list[Cell | str]] = [
         [
             f"{number}. {promise.figure}",

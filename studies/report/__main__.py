@@ -1,0 +1,49 @@
+"""Write our own report, docs/report: the page of `arr-coc report` with a verdict on every promise of the project.
+
+python -m studies.report
+python -m studies.report --results out --out out/report --failures 24
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from arr_coc.evaluation.report.main import ReportOptions, Section, write_report
+from arr_coc.viewing import kept_overlay
+from studies.report.sections import equal_token_blocks, lead_blocks
+from studies.report.sources import FILES, source_blocks
+from studies.report.verdicts import verdict_blocks
+
+SECTIONS = (
+    Section("opening", verdict_blocks),
+    Section("plots", lead_blocks),
+    Section("tables", equal_token_blocks),
+    Section("losses", source_blocks),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m studies.report", description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where field.json and its like lie")
+    parser.add_argument("--out", type=Path, default=Path("docs/report"), help="for the pages and their pictures")
+    parser.add_argument("--failures", type=int, default=12, help="lost questions that are shown; 0 leaves them out")
+    parser.add_argument("--quiet", action="store_true", help="say nothing but the paths of the pages")
+    given = parser.parse_args(arguments)
+
+    def say(line: str) -> None:
+        if not given.quiet:
+            print(line, file=sys.stderr)
+
+    try:
+        options = ReportOptions(given.results, given.out, given.failures)
+        for path in write_report(options, kept_overlay, say, SECTIONS, FILES):
+            print(path)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

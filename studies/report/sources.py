@@ -1,0 +1,106 @@
+"""The files that our own report reads, and what made each of them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arr_coc.evaluation.field.main import KEEPS
+from arr_coc.evaluation.field.methods import ENCODINGS, PLAIN
+from arr_coc.evaluation.field.methods import FIELD as METHODS
+from arr_coc.evaluation.report import results as product
+from arr_coc.evaluation.report.pages import MISSING, NONE, Block, Cell, Heading, Table
+from arr_coc.evaluation.report.results import FIELD, RIVAL, KnownFile, Measured, Results
+
+EQUAL, MINI, SELECTOR = "equal-tokens.json", "mini.json", "selector.json"
+GPU, CPU = "speed-gpu.json", "speed-cpu.json"
+WITH_RIVAL = "python -m studies.rival.evaluate"  # `arr-coc eval` with one selector more
+NOTES = "field-notes.md"  # what people make of the field's figures, by paragraphs
+_SPEED_ROWS = ("side", "batch", "kept", "encoding", "mode", "select_ms", "ttft_ms", "peak_mb")
+FILES = product.FILES | {
+    EQUAL: KnownFile(
+        "arr-coc eval --equal-tokens --out results/equal-tokens.json",
+        ("selector", "encoding", "keep", "n", "accuracy", "ci95", "tokens"),
+    ),
+    MINI: KnownFile("python -m studies.mini.evaluation --out results/mini.json"),
+    SELECTOR: KnownFile("python -m studies.selector.main --out results/selector.json"),
+    GPU: KnownFile("arr-coc bench --shape qwen3-vl-2b --promised --out results/speed-gpu.json", _SPEED_ROWS),
+    CPU: KnownFile("python -m studies.speed.ask --device cpu --out results/speed-cpu.json", _SPEED_ROWS),
+}
+
+
+def gains_of(results: Results) -> tuple[dict[str, Any], str] | None:
+    """What the equal-token test says, and the file that says it."""
+    return next(((gains, name) for name in (EQUAL, FIELD) if (gains := results.at(name, "gains"))), None)
+
+
+def source_blocks(measured: Measured) -> list[Block]:
+    """What made each file, on what, with how many questions."""
+    results = measured.results
+    rows: list[list[Cell | str]] = []
+    for name, known in FILES.items():
+        if name not in results.documents:
+            rows.append([f"`{name}`", Cell("not measured yet", MISSING), f"`{known.maker}`", NONE, NONE, NONE])
+            continue
+        rows += [
+            [f"`{name}`", what, f"`{command}`", *more] for what, command, *more in _runs(results, name, known.maker)
+        ]
+    heads = ("file", "what", "command", "device", "questions", "seed")
+    return [Heading("What made each file"), Table.of(heads, rows, wide_words=True)]
+
+
+def _runs(results: Results, name: str, maker: str) -> list[tuple[str, str, str, str, str]]:
+    document = results.documents[name]
+    runs = document.get("runs") if isinstance(document.get("runs"), dict) else {}
+    if name in (FIELD, EQUAL):
+        timed = {f"{key}, times": run for key, run in (document.get("timed_runs") or {}).items()}
+        return [
+            (key, _field_command(results, name, run), run.get("device", NONE), *_asked(run))
+            for key, run in {**(runs or {}), **timed}.items()
+        ] or [("rows", maker, NONE, NONE, NONE)]
+    if runs:
+        return [
+            (key, f"{maker} --parts {key} --questions {run.get('questions')}", run.get("device", NONE), *_asked(run))
+            for key, run in runs.items()
+        ]
+    questions = document.get("overall", {}).get("n") if isinstance(document.get("overall"), dict) else None
+    model = document.get("model", "mini")
+    device = str(document.get("device") or NONE)
+    if not questions:
+        return [(str(model), maker, device, NONE, NONE)]
+    return [(str(model), f"{maker} --questions {questions}", device, f"{questions:,}", "0")]
+
+
+def _asked(run: Mapping[str, Any]) -> tuple[str, str]:
+    questions, seed = run.get("questions"), run.get("seed")
+    return NONE if questions is None else f"{questions:,}", NONE if seed is None else str(seed)
+
+
+def _field_command(results: Results, name: str, run: Mapping[str, Any]) -> str:
+    """The command as it could be typed again: what is as it is by default is left out."""
+    verb, _, out = FILES[name].maker.partition(" --out ")
+    words = [verb]
+    if name == FIELD:
+        here = [row for row in results.rows(FIELD) if (row["dataset"], row["side"]) == (run["dataset"], run["side"])]
+        if any(row["selector"].startswith(f"{RIVAL}:") for row in here):
+            words = [WITH_RIVAL]
+        if run["dataset"] != "scenes":
+            words.append(f"--data {run['dataset']}")
+        words += [f"--side {run['side']}"] if run["side"] is not None else []
+        words += _unusual("--selector", [_portable(row["selector"]) for row in here], (*METHODS, PLAIN))
+        words += _unusual(
+            "--keep", [r["keep"] for r in here if r["selector"] != PLAIN], KEEPS.get(run["side"] or 0, ())
+        )
+        words += _unusual("--encoding", [row["encoding"] for row in here if row["selector"] != PLAIN], ENCODINGS)
+    words += [f"--questions {run.get('questions')}", f"--seed {run.get('seed')}", f"--device {run.get('device')}"]
+    words += [f"--model {run['model']}"] if run.get("model") != "mini" else []
+    return " ".join([*words, f"--out {out}"])
+
+
+def _portable(selector: str) -> str:
+    """Without the folders of the machine that it was asked on."""
+    return re.sub(r"path=/(?:[^,/]+/)*", "path=", selector)
+
+
+def _unusual(option: str, found: Sequence[Any], usual: Sequence[Any]) -> list[str]:
+    used = list(dict.fromkeys(found))
+    return [] if set(used) == set(usual) else [f"{option} {value}" for value in used]
