@@ -20,9 +20,8 @@ from arr_coc.cli.answers import summary
 from arr_coc.cli.app import app
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
-from arr_coc.cli.sample import sample_image
 from arr_coc.cli.terminal import may_colour
-from arr_coc.cli.typed import parse_keep
+from arr_coc.cli.typed import parse_keep, sample_image
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import Answer
 from arr_coc.qwen.attention import answer_attention

@@ -104,11 +104,13 @@ def test_broken_files_are_refused_in_one_line_or_read(file, kind):
         bits = bytearray(good)
         for _ in range(2 ** rng.randrange(5)):
             bits[rng.randrange(20, len(bits))] ^= 1 << rng.randrange(8)
+        said = ""
         try:
             assert ours(bytes(bits), file).shape[2] == 3
         except ValueError as error:
-            assert str(error).startswith("a.webp: ")
-            assert "\n" not in str(error)
+            said = str(error)
+        assert not said or said.startswith("a.webp: ")
+        assert "\n" not in said
 
 
 def test_threads_do_not_disturb_each_other(tmp_path):

@@ -15,10 +15,9 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from typer.main import get_command
 
 from arr_coc.cli import chat, compare
-from arr_coc.cli.app import app
-from arr_coc.cli.helping import first_sentence, split_help
+from arr_coc.cli.app import app, first_sentence, split_help
 
-FOLDER = Path(__file__).parent.parent / "docs" / "commands"
+FOLDER = Path(__file__).parent.parent.parent / "docs" / "commands"
 MADE = "<!-- made by studies/figures/commands.py from the code: change it there -->\n"
 INDEX = "README.md"
 NAME = "arr-coc"
