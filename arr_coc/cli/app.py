@@ -19,8 +19,9 @@ from arr_coc.cli.demo import demo
 from arr_coc.cli.env import env
 from arr_coc.cli.eval import bench, evaluate, report
 from arr_coc.cli.show import show, textures
-from arr_coc.cli.train import make, mini, selector
+from arr_coc.cli.train import make, selector
 
+MOVED = {"arr-coc train mini": "python -m studies.mini.train"}  # verbs of ours, now in a checkout of the project
 EXAMPLE = re.compile(r"(arr-coc|accelerate launch|printf) ")  # how a line of help begins that can be typed as it is
 
 
@@ -72,6 +73,12 @@ class VerbGroup(TyperGroup):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return usage_pieces(self, ["VERB ..."])
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        place = MOVED.get(f"{ctx.command_path} {args[0]}")
+        if place is not None:
+            ctx.fail(f"this is done in a checkout of the project: {' '.join([place, *args[1:]])}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl([(name, first_sentence(verb.help or "")) for name, verb in self.commands.items()])
@@ -98,7 +105,6 @@ for name, verb in VERBS.items():
 app.add_typer(scenes, name="scenes")
 app.add_typer(train, name="train")
 scenes.command()(make)
-train.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(mini)
 train.command()(selector)
 
 

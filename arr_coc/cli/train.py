@@ -66,11 +66,6 @@ def selector(
     train_selector(settings, Places(out, init_from), teller(quiet))
 
 
-def mini() -> None:
-    """Moved: mini is made in a checkout, by `python -m studies.mini.train`."""
-    raise ValueError("mini is made in a checkout of the project: python -m studies.mini.train --help")
-
-
 def make(
     out: Annotated[Path, typer.Argument(help="Folder for the images, questions and boxes.")],
     count: Annotated[int, typer.Option(min=1, help="Number of scenes.")] = 100,

@@ -17,7 +17,7 @@ from typer.main import get_command
 from arr_coc.cli import chat, compare
 from arr_coc.cli.app import app, first_sentence, split_help
 
-FOLDER = Path(__file__).parent.parent.parent / "docs" / "commands"
+FOLDER = Path(__file__).parents[2] / "docs" / "commands"
 MADE = "<!-- made by studies/figures/commands.py from the code: change it there -->\n"
 INDEX = "README.md"
 NAME = "arr-coc"
