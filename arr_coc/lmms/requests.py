@@ -1,23 +1,71 @@
-"""Chats as lmms-eval tasks write them -> the model's inputs -> replies, a batch at a time.
+"""What a run of lmms-eval asks for, read and answered: its options, and chats, a batch at a time.
 
 B chats of a batch, T new tokens.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
+from arr_coc.config import Keep, check_keep
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import running
 from arr_coc.qwen.model import ARRCOCQwen
 
+MAX_NEW_TOKENS = 128  # of a request that does not say
+SAMPLING = ("temperature", "top_p", "top_k")
+
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class Options:
+    """--model_args, --batch_size and --device of a run."""
+
+    pretrained: str = "mini"
+    keep: Keep = "auto"  # the fraction KEPT, or a number of tokens, or "auto"
+    selector: str = "auto"  # NAME or NAME:KEY=VALUE
+    encoding: str | None = None
+    dtype: str = "auto"
+    device: str | None = None
+    batch_size: int = 1
+
+
+def read_options(given: Mapping[str, Any]) -> Options:
+    """Checked options from keywords as lmms-eval hands them over."""
+    known = [field.name for field in fields(Options)]
+    wanted = {name: value for name, value in given.items() if value is not None and name != "max_batch_size"}
+    if unknown := [name for name in wanted if name not in known]:
+        raise ValueError(f"arr_coc has no option {unknown[0]!r}: it has {', '.join(known)}")
+    check_keep(wanted.get("keep", "auto"))
+    size = str(wanted.get("batch_size", 1))
+    if not size.isdecimal() or int(size) < 1:
+        raise ValueError(f"batch_size {size!r}: give a number of requests such as 8; it is not found by itself")
+    return Options(**{**wanted, "batch_size": int(size)})
+
+
+def read_generation(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """(keywords for generate, texts at which an answer ends) of a request. Greedy unless a temperature is given."""
+    until = given.get("until") or []
+    sampled = float(given.get("temperature") or 0) > 0
+    most = int(given.get("max_new_tokens") or MAX_NEW_TOKENS)
+    keywords: dict[str, Any] = {"max_new_tokens": most, "do_sample": sampled}
+    for name in ("num_beams", *(SAMPLING if sampled else ())):
+        if given.get(name) is not None:
+            keywords[name] = given[name]
+    return keywords, [until] if isinstance(until, str) else list(until)
+
+
+def cut_at(text: str, until: Sequence[str]) -> str:
+    """The text before the first of the texts at which it ends."""
+    places = [text.find(end) for end in until if end]
+    return text[: min([place for place in places if place >= 0], default=len(text))]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
     """Messages for the chat template, and their images in the order of their places."""
 
     messages: list[dict[str, Any]]
@@ -34,7 +82,7 @@ class Reply:
     visual_total: int  # visual tokens of the untouched model
 
 
-def read_chat(messages: Sequence[dict[str, Any]]) -> Chat:
+def read_chat(messages: Sequence[dict[str, Any]]) -> Dialogue:
     """Check a task's messages: text and images, as many and wherever it likes, system messages included."""
     read: list[dict[str, Any]] = []
     images: list[Image.Image] = []
@@ -52,19 +100,18 @@ def read_chat(messages: Sequence[dict[str, Any]]) -> Chat:
             else:
                 raise ValueError(f"arr_coc answers about text and images, not {part['type']}: choose another task")
         read.append({"role": message["role"], "content": content})
-    return Chat(read, images)
+    return Dialogue(read, images)
 
 
-def encode_chats(processor: Any, chats: Sequence[Chat]) -> dict[str, Tensor]:
+def encode_chats(processor: Any, chats: Sequence[Dialogue]) -> dict[str, Tensor]:
     """Inputs of a left-padded batch by the stock chat template and processor."""
     texts = [processor.apply_chat_template(chat.messages, tokenize=False, add_generation_prompt=True) for chat in chats]
-    images = [image for chat in chats for image in chat.images]
-    given = {"images": images} if images else {}
-    return dict(processor(text=texts, **given, padding=True, padding_side="left", return_tensors="pt"))
+    images = [image for chat in chats for image in chat.images] or None
+    return dict(processor(text=texts, images=images, padding=True, padding_side="left", return_tensors="pt"))
 
 
 @torch.no_grad()
-def answer_chats(owner: ARRCOCQwen, chats: Sequence[Chat], keywords: dict[str, Any]) -> list[Reply]:
+def answer_chats(owner: ARRCOCQwen, chats: Sequence[Dialogue], keywords: dict[str, Any]) -> list[Reply]:
     """Answer chats together; those without images go along. `keywords` are generate's."""
     inputs = encode_chats(owner.processor, chats)
     prompt = inputs["input_ids"]
