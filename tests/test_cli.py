@@ -27,7 +27,6 @@ from arr_coc.qwen import Answer
 from arr_coc.qwen.attention import answer_attention
 from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.scenes import draw_scene, make_scene
-from studies.mini import train as train_mini
 
 ROOT = Path(__file__).parent.parent
 
@@ -146,16 +145,11 @@ def test_scenes_make(tmp_path, capsys):
     assert "not empty" in capsys.readouterr().err
 
 
-def test_train_mini(tmp_path, monkeypatch):
-    """In a checkout alone; what comes out is a model for `ask`."""
-    settings = {"hidden": 64, "layers": [1, 1], "sizes": [[128, 128, 1.0]], "early_sizes": [], "cells_per_batch": 32,
-                "workers": 0, "compile": False, "precision": "float32", "evaluate_questions": 0}  # fmt: skip
-    (tmp_path / "tiny.json").write_text(json.dumps(settings))
-    arguments = ["--out", str(tmp_path / "run"), "--config", str(tmp_path / "tiny.json"), "--steps", "2"]
-    monkeypatch.setattr(sys, "argv", ["train", *arguments])
-    train_mini.main()
-    assert list((tmp_path / "run").glob("model-*.safetensors"))
-    assert run(["ask", "What colour is the hand?", "--model", str(tmp_path / "run"), "--max-new-tokens", "2"]) == 0
+def test_train_mini_says_where_it_went(capsys):
+    assert run(["train", "mini", "--out", "runs/mini", "--seconds", "540"]) == 2
+    assert "python -m studies.mini.train --out runs/mini --seconds 540" in capsys.readouterr().err
+    assert run(["train", "mini", "--help"]) == 2
+    assert "python -m studies.mini.train --help" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
