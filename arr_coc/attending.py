@@ -6,12 +6,23 @@ Contract: exactly K = min(K, N) cells per image, strictly increasing flat indice
 ties by index.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.config import Keep, tokens_to_keep
-from arr_coc.records import EVEN_GRID, HALF_EVEN, NOT_FINITE, RELEVANCE, WHOLE_BUDGET, Allocation, constant_table
+from arr_coc.records import (
+    CAUTION,
+    EVEN_GRID,
+    HALF_EVEN,
+    NOT_FINITE,
+    RELEVANCE,
+    WHOLE_BUDGET,
+    Allocation,
+    constant_table,
+)
 
 REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this many cells or more
 NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points nowhere
@@ -19,7 +30,6 @@ AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent 
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
 RULED_OUT = 0.002  # relevance below this is a no: such cells are alike, and the rest of a budget is spread over them
 SLACK = 1.8  # an automatic budget over what just suffices: things reach over the edges of their cells
-CAUTION = 0.5  # least share of even coverage where the map looks like noise
 
 
 # ---------------------------------------------------------------- coverage and suppression
@@ -80,6 +90,15 @@ def budget_bounds(cells: int, min_tokens: int, max_tokens: int) -> tuple[int, in
     scale = min(1.0, cells / REFERENCE_CELLS)
     low = min(cells, max(1, round(min_tokens * scale)))
     return low, min(cells, max(low, round(max_tokens * scale)))
+
+
+def known_budgets(keeps: Sequence[Keep], sample_of: Sequence[int], cells: Sequence[int]) -> list[int] | None:
+    """Cells to keep of each image where the dials alone say so; None where a map must be read for it."""
+    if len(set(sample_of)) < len(sample_of):
+        return None
+    wanted = [tokens_to_keep(keeps[sample], count) for sample, count in zip(sample_of, cells, strict=True)]
+    known = [count for count in wanted if count is not None]
+    return known if len(known) == len(wanted) else None
 
 
 def budget_by_mass(relevance_BHW: Tensor, share_B: Tensor, steepness: Tensor) -> Tensor:
@@ -190,16 +209,49 @@ class TokenAllocator(nn.Module):
 
     def automatic(self, relevance_BHW: Tensor, particularize_B: Tensor) -> Tensor:
         """Budget of keep="auto", `[B]`: what suffices and more than half as much again around it, within the bounds."""
-        low, high = budget_bounds(relevance_BHW[0].numel(), self.min_tokens, self.max_tokens)
+        low, high = self._bounds(relevance_BHW[0].numel())
         return (self.sufficient(relevance_BHW, particularize_B) * SLACK).ceil().long().clamp(low, high)
 
-    def budgets(self, relevance_BHW: Tensor, particularize_B: Tensor, keeps: list[Keep]) -> Tensor:
+    def budgets(self, relevance_BHW: Tensor, particularize_B: Tensor, keeps: Sequence[Keep]) -> Tensor:
         """Number of cells to keep of each image, `[B]` long, from one checked dial per image."""
-        wanted = [tokens_to_keep(keep, relevance_BHW[0].numel()) for keep in keeps]
-        fixed_B = torch.tensor([-1 if k is None else k for k in wanted], device=relevance_BHW.device)
-        if None not in wanted:
-            return fixed_B
-        return torch.where(fixed_B < 0, self.automatic(relevance_BHW, particularize_B), fixed_B)
+        automatic_B = self.automatic(relevance_BHW, particularize_B) if "auto" in keeps else None
+        rows, cells = range(len(keeps)), [relevance_BHW[0].numel()] * len(keeps)
+        return self.shared_budgets(keeps, rows, cells, relevance_BHW.new_ones(len(keeps)), automatic_B)
+
+    def shared_budgets(
+        self,
+        keeps: Sequence[Keep],
+        sample_of: Sequence[int],
+        cells: Sequence[int],
+        mass_I: Tensor,
+        automatic_I: Tensor | None,
+    ) -> Tensor:
+        """Number of cells to keep of each image, `[I]` long: its sample's budget, shared over images by `mass_I`.
+
+        `keeps` are one checked dial per sample; `automatic_I` is what "auto" gives each image alone, None without one.
+        """
+        device = mass_I.device
+        known = known_budgets(keeps, sample_of, cells)
+        if known is not None:
+            return torch.tensor(known, device=device)
+        sample_I, cells_I = torch.tensor(sample_of, device=device), torch.tensor(cells, device=device)
+        cells_S = [0] * len(keeps)
+        for sample, count in zip(sample_of, cells, strict=True):
+            cells_S[sample] += count
+        limits = [
+            (-1 if (wanted := tokens_to_keep(keep, count)) is None else wanted, *self._bounds(count))
+            for keep, count in zip(keeps, cells_S, strict=True)
+        ]
+        fixed_S, low_S, high_S = torch.tensor(limits, device=device).unbind(-1)
+        wanted_S = torch.zeros_like(fixed_S)
+        if automatic_I is not None:
+            # Several images share one automatic budget: what they ask for together, within the bounds of one image.
+            wanted_S = wanted_S.index_add(0, sample_I, automatic_I).clamp(low_S, high_S)
+        mass_I = mass_I.float().nan_to_num(0, 0, 0)
+        return share_budget(torch.where(fixed_S < 0, wanted_S, fixed_S), mass_I, sample_I, cells_I)
+
+    def _bounds(self, cells: int) -> tuple[int, int]:
+        return budget_bounds(max(1, cells), self.min_tokens, self.max_tokens)
 
     def forward(self, relevance_BHW: Tensor, tensions_BT: Tensor, k_B: Tensor) -> Allocation:
         """Choose k cells of each image. Rows with scores that are not finite keep everything."""

@@ -10,16 +10,20 @@ on a busy street and on a plain wall. The tensions, each in [0, 1]:
     focus - diversify          0: blobs,       1: spread        acts on how strongly a kept cell suppresses neighbours
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from arr_coc.config import SCORERS, TENSIONS
-from arr_coc.records import Balance
+from arr_coc.records import CAUTION, Balance
 
 # An untrained participatory map is arbitrary: it is heard, and does not lead.
 UNTRAINED_WEIGHTS = (0.6, 0.6, 0.3)
 UNTRAINED_TENSIONS = (0.5, 0.1, 0.2)
 STATISTICS = 4
+EVEN, NEARLY_EVEN = 0.65, 0.7  # spread of detail under which an image has no structure, and may have none
+SURE = 0.98  # relevance that the best cell of a structured image nearly always has
 WEAK_SALIENCY = 0.1  # a perspectival map whose peak stands this far above its mean counts for half
 
 
@@ -67,3 +71,17 @@ class AdaptiveTensionBalancer(nn.Module):
         trust_BS = standout_BS / (standout_BS + WEAK_SALIENCY)
         columns = zip(SCORERS, trust_BS.unbind(-1), strict=True)
         return torch.stack([one if name == "perspectival" else torch.ones_like(one) for name, one in columns], dim=-1)
+
+
+def cautious(balance: Balance, spread_B: Tensor) -> Balance:
+    """Where an image has no structure, half of the budget goes on even coverage.
+
+    `spread_B` says how unevenly its detail lies. Under EVEN no map is believed. Splatter may lie as unevenly as
+    the plainest scenes do: from there to NEARLY_EVEN, only a map that is sure of something is believed.
+    """
+    particularize_B, explore_B, diversify_B = balance.tensions_BT.unbind(-1)
+    unsure_B = balance.relevance_BHW.detach().amax((1, 2)) < SURE
+    lost_B = (spread_B < EVEN) | (unsure_B & (spread_B < NEARLY_EVEN))
+    # What is added has no gradient, so that the tension learns from these images as from any other.
+    explore_B = explore_B + lost_B * (CAUTION - explore_B).clamp(min=0).detach()
+    return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))

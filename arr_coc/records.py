@@ -14,6 +14,7 @@ from torch import Tensor
 
 from arr_coc.config import FINE
 
+CAUTION = 0.5  # least share of even coverage where a map, or an image, looks like noise
 MOST_TABLE_BYTES = 32 << 20  # of a kind: those of 80 image sizes up to 1,024 px a side
 
 
@@ -44,6 +45,7 @@ class TexturePyramid:
     middle_BChw: Tensor  # [B, C, 2H, 2W]
     cell_BCHW: Tensor  # [B, C, H, W]
     names: tuple[str, ...]
+    spread_B: Tensor  # how unevenly detail lies over the cells
     seen_BGHW: Tensor | None = None  # [B, G, H, W], what the layer's sight made of it; None without sight
 
     @property
@@ -53,9 +55,8 @@ class TexturePyramid:
     def rows(self, image_R: Tensor) -> "TexturePyramid":
         """One row per entry of `image_R`, so that several questions can be put to one image."""
         seen = None if self.seen_BGHW is None else self.seen_BGHW[image_R]
-        return TexturePyramid(
-            self.fine_BChw[image_R], self.middle_BChw[image_R], self.cell_BCHW[image_R], self.names, seen
-        )
+        levels = self.fine_BChw[image_R], self.middle_BChw[image_R], self.cell_BCHW[image_R]
+        return TexturePyramid(*levels, self.names, self.spread_B[image_R], seen)
 
     def stacked(self) -> Tensor:
         """All three levels and what was seen, side by side per cell: [B, 21 C + G, H, W]."""

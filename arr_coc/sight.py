@@ -6,7 +6,7 @@ B batch, C texture channels, H W grid of cells, X width of the ViT, G channels o
     stem      a small convolution over the fine level                G = its channels
     glance    the stem, and a small image through the model's ViT    G = those, and the glance's
 
-What the ViT makes of the small image comes from outside (`qwen/glance.py`), without a gradient; here it is projected.
+What the ViT makes of the small image comes from outside (`qwen/vision.py`), without a gradient; here it is projected.
 """
 
 import torch
@@ -53,6 +53,6 @@ class Sight(nn.Module):
         seen = [self.stem(pyramid.fine_BChw)]
         if self.glance is not None:
             if glance_BXHW is None:
-                raise ValueError("sight='glance' needs what the ViT saw: pass glance=, see arr_coc.qwen.glance")
+                raise ValueError("sight='glance' needs what the ViT saw: pass glance=, see arr_coc.qwen.vision")
             seen.append(self.glance(glance_BXHW.float()))
         return torch.cat(seen, dim=1)

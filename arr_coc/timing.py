@@ -26,17 +26,14 @@ class Stopwatch:
             return
         begin_s = time.perf_counter()
         yield
-        self.add(name, time.perf_counter() - begin_s)
-
-    def add(self, name: str, seconds: float) -> None:
-        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - begin_s
 
     def milliseconds(self) -> dict[str, float]:
         """All parts so far. On CUDA this waits for the device, once."""
         if self._events:
             torch.cuda.synchronize()
             for name, begin, end in self._events:
-                self.add(name, begin.elapsed_time(end) / 1e3)
+                self._seconds[name] = self._seconds.get(name, 0.0) + begin.elapsed_time(end) / 1e3
             self._events.clear()
         return {name: 1e3 * seconds for name, seconds in self._seconds.items()}
 

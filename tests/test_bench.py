@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.cli.run import run
+from arr_coc.evaluation.bench import main as bench
+from arr_coc.evaluation.bench import report as bench_report
 from arr_coc.evaluation.bench.cases import (
     Case,
     Subject,
@@ -21,11 +23,8 @@ from arr_coc.evaluation.bench.cases import (
     promised_cases,
     random_owner,
 )
-from arr_coc.evaluation.bench import main as bench
-from arr_coc.evaluation.bench import report as bench_report
 from arr_coc.evaluation.bench.measure import measure, per_token, summarize, watch_peak, way_of
-from arr_coc.qwen.encoding import cells_of
-from arr_coc.qwen.positions import samples_of_images, token_types
+from arr_coc.qwen.request import cells_of, samples_of_images, token_types
 from studies.speed.ask import ask_rows, soak
 from studies.speed.equality import compare, first_difference
 

@@ -24,7 +24,7 @@ from arr_coc.cli.terminal import may_colour
 from arr_coc.cli.typed import parse_keep, sample_image
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import Answer
-from arr_coc.qwen.attention import answer_attention
+from arr_coc.qwen.language import answer_attention
 from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.scenes import draw_scene, make_scene
 

@@ -19,10 +19,11 @@ from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig
 from arr_coc.evaluation.asked import ask_about
 from arr_coc.evaluation.comparing import Sample, difference_of, mean_of, permutation_p, ratio_of
 from arr_coc.evaluation.metrics import Outcome, interval
+from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
-from arr_coc.qwen.batched.answering import Row
 from arr_coc.qwen.batched import answering
+from arr_coc.qwen.batched.answering import Row
 from arr_coc.qwen.cells import boxes_cells
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import save_adapter
@@ -136,9 +137,7 @@ def test_the_chooser_keeps_what_the_product_keeps(answerer, adapter, chooser, as
 
 
 def owner_inputs(owner, image, text):
-    from arr_coc.qwen.asking import encode_question
-
-    return encode_question(owner, Image.fromarray(image), text, (), None)
+    return owner.encode_question(Image.fromarray(image), text)
 
 
 def test_a_glance_is_taken_once(answerer, asked, monkeypatch):
@@ -172,7 +171,7 @@ def test_cut_answers_have_the_logits_of_the_product(answerer, adapter, asked, en
         cells = tuple(output.arr_coc.images[0][0].kept.tolist())
         recorded.clear()
         [[text]] = answerer.answer([Row(asked[0].image, (question.text,), cells, encoding)])
-        torch.testing.assert_close(recorded[0][0, 0], output.logits[0, -1].float(), atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(recorded[0][0], output.logits[0, -1].float(), atol=2e-4, rtol=1e-4)
         assert text == owner.ask(Image.fromarray(asked[0].image), question.text, keep=0.2).text
 
 
@@ -487,7 +486,7 @@ def test_parts_are_chosen_by_name(tmp_path):
         selector.chosen_parts("recall,speed", nobody)
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match=r"broken\.json: not readable as JSON"):
-        selector.read_report(tmp_path / "broken.json")
+        read_json_object(tmp_path / "broken.json")
 
 
 LATER = "accuracy,auto,hard,adaptive,failures,ablation,against,others"

@@ -16,17 +16,21 @@ from transformers.vision_utils import get_vision_interpolation_indices_and_weigh
 from arr_coc.cli.typed import sample_image
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen import ARRCOCQwen, encoding
-from arr_coc.qwen.graphs import FastRunner, buckets, seeing, selecting, switch
-from arr_coc.qwen.graphs.break_even import break_even_tokens, keep_small_whole
+from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen import vision as encoding
+from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole
+from arr_coc.qwen.graphs import FastRunner
+from arr_coc.qwen.graphs import choosing as selecting
+from arr_coc.qwen.graphs import forward as seeing
+from arr_coc.qwen.graphs import layout as buckets
+from arr_coc.qwen.graphs.forward import places_of
 from arr_coc.qwen.graphs.layout import plan, read_prompt
-from arr_coc.qwen.graphs.picking import Picking, ids_of
+from arr_coc.qwen.graphs.picking import Picking, ids_of, picking_of
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recordings, Rerunner
-from arr_coc.qwen.graphs.rules import picking_of, why_not_model
+from arr_coc.qwen.graphs.rules import why_not_model
 from arr_coc.qwen.graphs.runner import Job
-from arr_coc.qwen.graphs.speaking import places_of
-from arr_coc.qwen.positions import compact, samples_of_images, token_types
 from arr_coc.qwen.processor import Conversation
+from arr_coc.qwen.request import cells_of, compact, samples_of_images, token_types
 from arr_coc.records import Balance, Judgement
 from arr_coc.texture import canvas_of
 
@@ -70,7 +74,7 @@ def assert_equal_paths(ours, conversations, keeps, recorder=None) -> FastRunner:
     assert tiny.varies(wanted)
     fast = FastRunner(ours.model, recorder or StrictRecorder())
     for _ in range(2):  # recorded, then from the recordings
-        made = fast.run(ours.preparer(), job_of(inputs, keeps), Picking(NEW, (), 0))
+        made = fast.run(ours.looker(), ours.encoding, job_of(inputs, keeps), Picking(NEW, (), 0))
         assert torch.equal(made.new_BT, wanted)
         assert close(made.first_logits_BV, logits[:, 0])
     return fast
@@ -122,7 +126,7 @@ def test_compact_positions():
 def test_the_choice_and_its_explanation_are_the_plain_paths():
     ours = wrapped()
     inputs = tiny.inputs(ONE, TWO)
-    made = FastRunner(ours.model).run(ours.preparer(), job_of(inputs, [0.4, 9]), Picking(1, (), 0))
+    made = FastRunner(ours.model).run(ours.looker(), ours.encoding, job_of(inputs, [0.4, 9]), Picking(1, (), 0))
     inputs.pop("mm_token_type_ids")
     for fast, slow in zip(made.images, ours.prepare(**inputs, keep=[0.4, 9]).images, strict=True):
         for one, other in zip(fast, slow, strict=True):
@@ -145,7 +149,7 @@ def test_larger_buckets_change_nothing(monkeypatch, how):
         monkeypatch.setattr(buckets, "BUDGETS", steps)
         monkeypatch.setattr(buckets, "TEXTS", steps)
         monkeypatch.setattr(buckets, "CAPACITIES", (steps[-1] * 3,))
-        made = FastRunner(ours.model).run(ours.preparer(), job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
+        made = FastRunner(ours.model).run(ours.looker(), ours.encoding, job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
         assert torch.equal(made.new_BT, wanted)
         assert close(made.first_logits_BV, logits[:, 0])
 
@@ -198,7 +202,7 @@ def test_positions_are_those_of_the_plain_path():
     inputs = tiny.inputs(ONE, TWO, LATER)
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     types = token_types(ids, model.config)
-    grids = encoding.cells_of(inputs["image_grid_thw"], 2)
+    grids = cells_of(inputs["image_grid_thw"], 2)
     positions, _ = model.model.get_rope_index(ids, types, inputs["image_grid_thw"], None, mask)
     kept = [torch.arange(0, h * w, 2) for h, w in grids]
     keep = torch.ones_like(ids, dtype=torch.bool)
@@ -223,14 +227,13 @@ def test_positions_are_those_of_the_plain_path():
 
 
 def test_pooled_patches_are_the_pooled_image():
-    vision = tiny.config().vision_config
+    geometry = encoding.Geometry(mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
     inputs = tiny.inputs(ONE, LARGE)
-    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.5, 0.25, 0.2])
-    grids = encoding.cells_of(inputs["image_grid_thw"], 2)
-    pooled = selecting.pool_patches(inputs["pixel_values"], mean, std, vision)
+    grids = cells_of(inputs["image_grid_thw"], 2)
+    pooled = selecting.pool_patches(inputs["pixel_values"], geometry)
     rows = inputs["pixel_values"].split([4 * h * w for h, w in grids])
     for image, grid in enumerate(grids):
-        wanted = canvas_of(encoding.unpatchify(rows[image], grid, vision, mean, std), grid)
+        wanted = canvas_of(encoding.unpatchify(rows[image], grid, geometry), grid)
         made = selecting.canvases(pooled, grids, [image])
         assert close(made[:, :3], wanted.rgb_B3hw)
         assert close(made[:, 3:4], wanted.luma_B1hw)
@@ -238,13 +241,12 @@ def test_pooled_patches_are_the_pooled_image():
 
 
 def test_shrunk_patches_are_the_shrunk_image():
-    vision = tiny.config().vision_config
+    geometry = encoding.Geometry(mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
     inputs = tiny.inputs(LARGE)
-    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.5, 0.25, 0.2])
-    (grid,) = encoding.cells_of(inputs["image_grid_thw"], 2)
-    image = encoding.unpatchify(inputs["pixel_values"], grid, vision, mean, std)
+    (grid,) = cells_of(inputs["image_grid_thw"], 2)
+    image = encoding.unpatchify(inputs["pixel_values"], grid, geometry)
     wanted = torch.nn.functional.interpolate(image.unsqueeze(0), size=(96, 128), mode="area")
-    assert close(selecting.shrink_patches(inputs["pixel_values"], grid, (96, 128), mean, std, vision), wanted)
+    assert close(selecting.shrink_patches(inputs["pixel_values"], grid, (96, 128), geometry), wanted)
 
 
 def test_choosing_a_fixed_number_reads_nothing_back():
@@ -253,7 +255,7 @@ def test_choosing_a_fixed_number_reads_nothing_back():
     judgement = Judgement({}, Balance(relevance, torch.ones(2, 3), torch.full((2, 3), 0.3)), relevance.sum((1, 2)))
     wanted = ours.selector.choose(judgement, torch.tensor([11, 11])).keep_BHW.flatten(1)
     with NoHostReads():
-        made = selecting.choose_fixed(ours.selector, judgement, 11)
+        made = selecting.choose_padded(ours.selector, judgement, torch.full((2,), 11), 11)["cells"]
     assert made.shape == (2, 11)
     for row in range(2):
         assert torch.equal(made[row], wanted[row].nonzero().squeeze(1))
@@ -509,7 +511,7 @@ def test_a_small_cap_costs_time_and_nothing_else():
     wanted, _ = plain(ours, inputs, [0.4, 9])
     fast = FastRunner(ours.model, most_bytes=60_000)
     for _ in range(3):
-        made = fast.run(ours.preparer(), job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
+        made = fast.run(ours.looker(), ours.encoding, job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
         assert torch.equal(made.new_BT, wanted)
         assert fast.recordings.size <= 60_000
     assert fast.recordings.statistics.dropped > 0
@@ -520,7 +522,7 @@ def test_images_of_other_sizes_share_the_vision_and_language_recordings():
     fast = FastRunner(ours.model)
     for size in ((160, 128), (384, 320), (64, 512)):
         inputs = tiny.inputs(Conversation([tiny.picture(*size)], "what is this?"))
-        fast.run(ours.preparer(), job_of(inputs, [16]), Picking(NEW, (), 0))
+        fast.run(ours.looker(), ours.encoding, job_of(inputs, [16]), Picking(NEW, (), 0))
     kinds = [key[0] for key in fast.recordings._kept]
     assert {kind: kinds.count(kind) for kind in kinds} == {"judge": 3, "see": 1, "decode": 1, "prefill": 1}
 
@@ -677,7 +679,7 @@ def test_the_break_even_of_a_row_is_its_own():
     mixed.break_even = 50
     inputs = tiny.inputs(ONE, LARGE)
     inputs.pop("mm_token_type_ids")
-    for images in (mixed.prepare(**inputs, keep="auto").images, switch.serve(mixed, inputs, "auto", PLAIN).images):
+    for images in (mixed.prepare(**inputs, keep="auto").images, mixed.serve(inputs, "auto", PLAIN).images):
         assert images[0][0].tokens_kept == images[0][0].tokens_total
         assert "under 50" in images[0][0].reason
         assert images[1][0].tokens_kept < images[1][0].tokens_total

@@ -24,7 +24,9 @@ def served(ours, keep, compiled: bool):
     names = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")
     inputs = tiny.inputs(ONE)
     runner = FastRunner(ours.model, compiled=compiled)
-    made = runner.run(ours.preparer(), Job(**{name: inputs[name] for name in names}, keeps=[keep]), Picking(4, (), 0))
+    made = runner.run(
+        ours.looker(), ours.encoding, Job(**{name: inputs[name] for name in names}, keeps=[keep]), Picking(4, (), 0)
+    )
     return made.images[0][0], made.new_BT
 
 

@@ -14,19 +14,20 @@ from PIL import Image
 from arr_coc import ARRCOCConfig
 from arr_coc.cli.run import run
 from arr_coc.data.sources import read_source
+from arr_coc.evaluation.field import run as field_run
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.checks import check_counts, check_paired, check_prompts
 from arr_coc.evaluation.field.data import SMALL_TEXT, batches, ids_of, read_pictures, scene_pictures
 from arr_coc.evaluation.field.equal import equal_tokens
 from arr_coc.evaluation.field.looking import Looked
 from arr_coc.evaluation.field.main import Bench, FieldOptions, evaluate_field, samples_path
-from arr_coc.evaluation.field import run as field_run
 from arr_coc.evaluation.field.methods import FIELD, PLAIN, Method, build, plan, settings_of
 from arr_coc.evaluation.field.run import Samples, pack_cells, unpack_cells
 from arr_coc.evaluation.field.scores import anls, edit_distance, exact, found_evidence, relaxed, score, vqa, vqa_plain
 from arr_coc.evaluation.field.table import flip_p, holm, reference_of
-from arr_coc.qwen import encoding
+from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.processor import Conversation, encode
+from arr_coc.qwen.request import Hints
 from arr_coc.records import Question
 from arr_coc.selectors import View, make_selector
 from arr_coc.timing import Stopwatch
@@ -205,8 +206,7 @@ def test_the_engines_answer_as_generate_does(bench, looked, name):
     ids = owner.generate(
         **inputs,
         keep=0.25,
-        evidence=[query.boxes for query in batch.queries],
-        image_numbers=[picture.number for picture in batch.pictures],
+        hints=Hints([query.boxes for query in batch.queries], [picture.number for picture in batch.pictures]),
         max_new_tokens=12,
         do_sample=False,
     )
@@ -306,7 +306,7 @@ def test_samples_of_another_run_are_refused(whole, tmp_path):
 
 
 def test_a_selector_that_keeps_too_much_ends_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("arr_coc.selectors.even.even_cells", lambda k, height, width: tuple(range(2 * k)))
+    monkeypatch.setattr("arr_coc.selectors.controls.even_cells", lambda k, height, width: tuple(range(2 * k)))
     with pytest.raises(ValueError, match="method silently off: even_grid"):
         evaluate_field(
             replace(OPTIONS, selectors=("even_grid",), keeps=(4,), questions=2, out=tmp_path / "f.json"), str

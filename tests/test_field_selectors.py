@@ -25,22 +25,21 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import eager_attention_forwa
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen import encoding
 from arr_coc.qwen import language as insides_language
-from arr_coc.qwen.insides_vision import patch_features, received_attention
+from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.language import last_attention
 from arr_coc.qwen.processor import Conversation
-from arr_coc.qwen.requests import evidence_mask
+from arr_coc.qwen.request import Hints, evidence_mask
+from arr_coc.qwen.vision import patch_features, received_attention
 from arr_coc.records import Question
 from arr_coc.selectors import SELECTORS, FieldSelector, View, equivalent_tokens, make_selector
-from arr_coc.selectors.chance import shuffled_rank
+from arr_coc.selectors.controls import pool_weights, shuffled_rank
 from arr_coc.selectors.field import base as field
 from arr_coc.selectors.field.base import stretch, unit
 from arr_coc.selectors.field.cdpruner import dpp_order
 from arr_coc.selectors.field.divprune import max_min_order
 from arr_coc.selectors.field.mmtok import cell_rows, covering_order, word_rows
 from arr_coc.selectors.grids import even_cells, grid_cells, near_grid, pool_regions
-from arr_coc.selectors.pooling import pool_weights
 from arr_coc.timing import Stopwatch
 from studies.rival.selector import RivalScorer, RivalSelector, mmr_order, save_rival
 
@@ -676,7 +675,7 @@ NEW = 6
 def told(*conversations) -> dict[str, object]:
     """Inputs of conversations, with the evidence of their images."""
     evidence = [boxes for conversation in conversations for boxes in BOXES[id(conversation)]]
-    return {**tiny.inputs(*conversations), "evidence": evidence}
+    return {**tiny.inputs(*conversations), "hints": Hints(evidence=evidence)}
 
 
 def prepare(ours, inputs, **options):
@@ -923,10 +922,9 @@ def test_downsampling_is_the_plain_model_on_a_small_image(stock):
     assert torch.equal(output.arr_coc.compact.input_ids, plain["input_ids"])
     wanted, _ = stock.model.get_rope_index(plain["input_ids"], plain["mm_token_type_ids"], plain["image_grid_thw"])
     assert torch.equal(output.arr_coc.compact.position_ids[1:], wanted), "positions of the small grid"
-    vision, half = stock.config.vision_config, torch.full((3,), 0.5)
-    image = encoding.unpatchify(inputs["pixel_values"], (4, 5), vision, half, half)
+    image = encoding.unpatchify(inputs["pixel_values"], (4, 5), ours.geometry)
     shrunk = torch.nn.functional.interpolate(image[None], size=(64, 96), mode="bicubic", antialias=True)[0].clamp(0, 1)
-    patches = encoding.patchify(shrunk, vision, half, half)
+    patches = encoding.patchify(shrunk[None], ours.geometry)[0]
     assert (patches - plain["pixel_values"]).abs().max() < 0.03, "the resize is the processor's, but for rounding"
     assert torch.allclose(output.logits, stock(**{**plain, "pixel_values": patches}).logits, atol=1e-5)
     new = ours.generate(**inputs, keep=6, max_new_tokens=4)
@@ -945,10 +943,10 @@ def test_downsampling_goes_under_the_processors_least_size(stock):
 
 
 def test_a_picture_and_its_patches_are_the_same():
-    vision, half = tiny.config().vision_config, torch.full((3,), 0.5)
+    geometry = encoding.Geometry.of(tiny.config().vision_config)
     rows = tiny.inputs(ONE)["pixel_values"]
-    image = encoding.unpatchify(rows, (4, 5), vision, half, half)
-    assert torch.allclose(encoding.patchify(image, vision, half, half), rows, atol=1e-6)
+    image = encoding.unpatchify(rows, (4, 5), geometry)
+    assert torch.allclose(encoding.patchify(image[None], geometry)[0], rows, atol=1e-6)
 
 
 def test_what_cannot_be_is_refused_with_a_way_out(stock):
@@ -958,7 +956,7 @@ def test_what_cannot_be_is_refused_with_a_way_out(stock):
         "weighted'": ("downsampling", {"encoding": "weighted"}, {}),
         "position_policy": ("fastv", {"position_policy": "compact"}, {}),
         "evidence=": ("oracle", {}, {}),
-        "evidence is for 2 images": ("oracle", {}, {"evidence": [[], []]}),
+        "evidence is for 2 images": ("oracle", {}, {"hints": Hints(evidence=[[], []])}),
         "after 4": (make_selector("fastv", CONFIG, LAYER, after=4), {}, {}),
     }
     for message, (selector, options, more) in refused.items():
@@ -970,7 +968,10 @@ def test_what_cannot_be_is_refused_with_a_way_out(stock):
 
 def test_random_numbers_of_images_come_from_the_caller(stock):
     ours = tiny.wrapped(stock, selector="random")
-    drawn = [prepare(ours, tiny.inputs(ONE), keep=6, image_numbers=[n]).images[0][0].kept.tolist() for n in (0, 0, 1)]
+    drawn = [
+        prepare(ours, tiny.inputs(ONE), keep=6, hints=Hints(image_numbers=[n])).images[0][0].kept.tolist()
+        for n in (0, 0, 1)
+    ]
     assert drawn[0] == drawn[1] != drawn[2]
     both = prepare(ours, tiny.inputs(Conversation([ONE.images[0]] * 2, "same?")), keep=12).images[0]
     assert both[0].kept.tolist() != both[1].kept.tolist(), "images of one sample are drawn apart"

@@ -10,8 +10,8 @@ from pictures import varied
 
 from arr_coc import ARRCOCLayer
 from arr_coc.attending import CAUTION, budget_bounds
+from arr_coc.balancing import cautious
 from arr_coc.config import SCORERS, TENSIONS
-from arr_coc.layer import cautious
 from arr_coc.records import Balance
 
 DIM = 24

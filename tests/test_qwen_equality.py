@@ -8,7 +8,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.models.qwen3_vl.modeling_qwen3_vl import eager_attention_forward
 
-from arr_coc.qwen import encoding
+from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.processor import Conversation
 
 ONE = Conversation([tiny.picture()], "what is this?")

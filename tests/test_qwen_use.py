@@ -11,9 +11,9 @@ from PIL import Image
 from transformers import GenerationConfig, StoppingCriteria, TextStreamer
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
-from arr_coc.qwen.encoding import unpatchify
-from arr_coc.qwen.positions import find_question
 from arr_coc.qwen.processor import Conversation, encode
+from arr_coc.qwen.request import find_question
+from arr_coc.qwen.vision import Geometry, unpatchify
 
 ONE = Conversation([tiny.picture()], "what is this?")
 TWO = Conversation([tiny.picture(96, 96, 1), tiny.picture(64, 128, 2)], "and what are these two?")
@@ -78,7 +78,8 @@ def test_patches_are_read_back_with_any_normalisation():
         .unsqueeze(5)
         .expand(-1, -1, -1, -1, -1, 2, -1, -1)
     )
-    back = unpatchify(patches.reshape(24, 1536), (2, 3), tiny.config().vision_config, mean, std)
+    geometry = Geometry(mean=(0.48, 0.3, 0.6), std=(0.2, 0.5, 0.3))
+    back = unpatchify(patches.reshape(24, 1536), (2, 3), geometry)
     assert torch.allclose(back, image, atol=1e-6)
 
 

@@ -15,11 +15,11 @@ from arr_coc.cli.run import run
 from arr_coc.evaluation.field.data import ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
 from arr_coc.evaluation.field.run import pack_cells
+from arr_coc.evaluation.report import losses as report_losses
 from arr_coc.evaluation.report.blocks import Cell, Heading, Table, Text
 from arr_coc.evaluation.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check, signed
 from arr_coc.evaluation.report.html import inline, to_html
 from arr_coc.evaluation.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, pick
-from arr_coc.evaluation.report import losses as report_losses
 from arr_coc.evaluation.report.markdown import to_markdown
 from arr_coc.evaluation.report.pairs import Score, at_equal_time, frontier, win_matrix, within_our_time
 from arr_coc.evaluation.report.results import EQUAL, FIELD, GPU, MAKERS, SELECTOR, Results, read_results

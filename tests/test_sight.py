@@ -11,7 +11,7 @@ from arr_coc import ARRCOCQwen
 from arr_coc.config import SIGHTS, ARRCOCConfig
 from arr_coc.knowing import ParticipatoryScorer
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.glance import glance, glance_grid
+from arr_coc.qwen.vision import Geometry, glance, glance_grid
 from arr_coc.records import Question
 from arr_coc.sight import Sight, sight_width
 from arr_coc.texture import texture_pyramid
@@ -38,7 +38,7 @@ def test_a_glance_is_a_quarter_of_the_side_and_at_least_256_px_where_there_are_t
 def test_a_glance_is_the_stock_vits_last_hidden_state():
     model = stock()
     image = torch.rand(1, 3, 128, 128, generator=torch.Generator().manual_seed(0))
-    seen = glance(model, image, (4, 4), HALF, HALF)  # no more than 256 px: the image itself
+    seen = glance(model, image, (4, 4), Geometry())  # no more than 256 px: the image itself
     pixels = (image[0] - 0.5) / 0.5
     rows = pixels.view(3, 4, 2, 16, 4, 2, 16).permute(1, 4, 2, 5, 0, 3, 6)
     rows = torch.stack([rows, rows], dim=5).reshape(64, -1)
@@ -53,8 +53,8 @@ def test_a_glance_is_the_stock_vits_last_hidden_state():
 def test_glances_of_a_batch_equal_those_alone():
     model = stock()
     images = torch.rand(3, 3, 96, 160, generator=torch.Generator().manual_seed(1))
-    together = glance(model, images, (3, 5), HALF, HALF)
-    alone = torch.cat([glance(model, image[None], (3, 5), HALF, HALF) for image in images])
+    together = glance(model, images, (3, 5), Geometry())
+    alone = torch.cat([glance(model, image[None], (3, 5), Geometry()) for image in images])
     assert together.shape == (3, model.config.vision_config.hidden_size, 3, 5)
     assert torch.allclose(together, alone, atol=1e-5)
 

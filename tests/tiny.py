@@ -1,6 +1,7 @@
 """A tiny random Qwen3-VL with its own byte tokenizer, so that everything runs in seconds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -53,13 +54,20 @@ def token_id(name: str) -> int:
     return tokenizer().convert_tokens_to_ids(name)
 
 
-@lru_cache
+PATCH = 16  # px; a test may set 14, and everything made after that has cells of 28 px
+
+
 def processor() -> ImageOnlyProcessor:
+    return processor_of(PATCH)
+
+
+@lru_cache
+def processor_of(patch: int) -> ImageOnlyProcessor:
     images = Qwen2VLImageProcessorPil(
-        patch_size=16,
+        patch_size=patch,
         merge_size=2,
         temporal_patch_size=2,
-        size={"shortest_edge": 64 * 64, "longest_edge": 512 * 512},
+        size={"shortest_edge": (4 * patch) ** 2, "longest_edge": (32 * patch) ** 2},
         image_mean=[0.5, 0.5, 0.5],
         image_std=[0.5, 0.5, 0.5],
     )
@@ -86,6 +94,7 @@ def config(moe: bool = False) -> Qwen3VLConfig:
         "num_heads": 2,
         "out_hidden_size": 32,
         "num_position_embeddings": 64,
+        "patch_size": PATCH,
         "deepstack_visual_indexes": [0, 1, 2],
     }
     return (Qwen3VLMoeConfig if moe else Qwen3VLConfig)(
@@ -120,7 +129,15 @@ def picture(width: int = 160, height: int = 128, seed: int = 0) -> Image.Image:
 
 
 def inputs(*conversations: Conversation) -> dict[str, torch.Tensor]:
-    return encode(processor(), conversations)
+    return encode(processor(), [scaled(conversation) for conversation in conversations])
+
+
+def scaled(conversation: Conversation) -> Conversation:
+    """The same conversation with images of as many cells, whatever the patch."""
+    if PATCH == 16:
+        return conversation
+    images = [image.resize((image.width * PATCH // 16, image.height * PATCH // 16)) for image in conversation.images]
+    return replace(conversation, images=images)
 
 
 def stock_inputs(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.demo.inputs import Inquiry, Left, shown
-from arr_coc.demo.models import Models, choosable_selectors, choose
+from arr_coc.demo.models import Models, choosable_selectors
 from arr_coc.demo.telling import cards
 from arr_coc.evaluation.compare import PLAIN, Way, answer_ways
 from arr_coc.qwen import Answer, ARRCOCQwen
@@ -69,7 +69,7 @@ def _with_budget(models: Models, name: str, asked: Inquiry) -> Inquiry:
     if asked.keep != "auto":
         return asked
     with models.use(name) as owner:
-        return replace(asked, keep=max(2, choose(owner, asked).tokens_kept))
+        return replace(asked, keep=max(2, owner.choose(asked.image, asked.question, asked.keep)[0].tokens_kept))
 
 
 def compare_tab(models: Models, side: Left) -> None:

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from arr_coc.config import SCORERS
 from arr_coc.demo.inputs import Inquiry, Left, check_question, shown
-from arr_coc.demo.models import Models, cell_side, choose
+from arr_coc.demo.models import Models, cell_side
 from arr_coc.demo.telling import share
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.viewing import difference, heatmap, homunculus, kept_overlay, texture_sheet, token_rows
@@ -42,7 +42,7 @@ class Look:
 def look(models: Models, name: str, asked: Inquiry) -> Look:
     """Choose for the question, and keep what was thought of every cell."""
     with models.use(name) as owner:
-        choice, cell = choose(owner, asked), cell_side(owner)
+        choice, cell = owner.choose(asked.image, asked.question, asked.keep)[0], cell_side(owner)
     if choice.relevance is None:
         raise ValueError("every token is kept, so nothing was weighed: turn the dial below 100 percent")
     return Look(shown(asked.image), asked, choice, token_rows(choice), cell)

@@ -13,11 +13,8 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.demo.inputs import Inquiry
 from arr_coc.evaluation.compare import release_memory
 from arr_coc.qwen import ARRCOCQwen
-from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.asking import encode_question
 from arr_coc.selectors import SELECTORS
 
 MOST_LOADED = 2
@@ -41,13 +38,6 @@ def load_model(source: str) -> ARRCOCQwen:
 def choosable_selectors() -> list[str]:
     """Names of the ways to choose that a page may offer beside the model's own."""
     return sorted(set(SELECTORS) - {*OUTSIDE_HELP, "arr_coc"})
-
-
-@torch.no_grad()
-def choose(owner: ARRCOCQwen, asked: Inquiry) -> ImageSelection:
-    """What is kept of the image for the question. Costs the choice and the vision encoder, no generation."""
-    inputs = encode_question(owner, asked.image, asked.question, (), asked.keep)
-    return owner.prepare(**inputs, keep=asked.keep).images[0][0]
 
 
 def cell_side(owner: ARRCOCQwen) -> int:

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 from arr_coc.config import Keep, check_keep
 from arr_coc.images.reader import read_image
-from arr_coc.qwen import running
+from arr_coc.qwen import eager
 from arr_coc.qwen.model import ARRCOCQwen
 
 MAX_NEW_TOKENS = 128  # of a request that does not say
@@ -103,7 +102,7 @@ def read_chat(messages: Sequence[dict[str, Any]]) -> Dialogue:
     return Dialogue(read, images)
 
 
-def encode_chats(processor: Any, chats: Sequence[Dialogue]) -> dict[str, Tensor]:
+def encode_chats(processor: Any, chats: Sequence[Dialogue]) -> dict[str, Any]:
     """Inputs of a left-padded batch by the stock chat template and processor."""
     texts = [processor.apply_chat_template(chat.messages, tokenize=False, add_generation_prompt=True) for chat in chats]
     images = [image for chat in chats for image in chat.images] or None
@@ -119,13 +118,13 @@ def answer_chats(owner: ARRCOCQwen, chats: Sequence[Dialogue], keywords: dict[st
     if "pixel_values" in inputs:
         inputs.pop("mm_token_type_ids", None)  # found again from the ids
         prepared = owner.prepare(**inputs)
-        output = running.generate(owner.model, prompt, prepared, None, **keywords)
+        output = eager.generate(owner.model, prompt, prepared, None, **keywords)
         tokens = [
             (sum(image.tokens_kept for image in images), sum(image.tokens_total for image in images))
             for images in prepared.images
         ]
     else:
-        moved = {name: tensor.to(owner.device) for name, tensor in inputs.items()}
+        moved: dict[str, Any] = {name: tensor.to(owner.device) for name, tensor in inputs.items()}
         output = owner.generate(**moved, **keywords)
     new_BT = output[:, prompt.shape[1] :]
     tokenizer = owner.processor.tokenizer

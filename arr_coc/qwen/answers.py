@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """The choice made in one image. Maps are `[H, W]` over cells of 32 x 32 px of the resized image."""
+    """The choice made in one image. Maps are `[H, W]` over the cells of the resized image."""
 
     grid: tuple[int, int]
     kept: Tensor  # [K] flat indices, increasing
@@ -49,3 +49,8 @@ class Answer:
     tokens_total: int  # visual tokens of the untouched model
     tokens_kept: int  # visual tokens that the language model saw
     timings_ms: dict[str, float]
+
+    @classmethod
+    def of(cls, text: str, images: list[ImageSelection], timings_ms: dict[str, float]) -> "Answer":
+        total, kept = sum(image.tokens_total for image in images), sum(image.tokens_kept for image in images)
+        return cls(text, images, total, kept, timings_ms)

@@ -4,6 +4,7 @@ B conversations, L tokens of the longest.
 """
 
 import importlib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,7 @@ from torch import Tensor
 from transformers import AutoProcessor, AutoTokenizer, Qwen3VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from arr_coc.qwen.positions import ChatTokens
-from arr_coc.qwen.turns import cut_tokens
+from arr_coc.qwen.request import ChatTokens
 
 
 class ImageOnlyProcessor(Qwen3VLProcessor):
@@ -67,6 +67,16 @@ def chat_tokens(tokenizer: Any) -> ChatTokens | None:
     if start is None or end is None or start == end or len(user) != 1 or len(newline) != 1:
         return None
     return ChatTokens(start, end, user[0], newline[0])
+
+
+def pad_id_of(model: Any, processor: Any) -> int:
+    """The token that rows are padded with: the tokenizer's, else the model's own, else 0."""
+    pads = (
+        getattr(getattr(processor, "tokenizer", None), "pad_token_id", None),
+        model.generation_config.pad_token_id,
+        model.config.text_config.pad_token_id,
+    )
+    return next((int(pad) for pad in pads if pad is not None), 0)
 
 
 # Private-use characters stand for texts while the template is rendered; the texts themselves never pass through it.
@@ -149,3 +159,36 @@ def text_ids(tokenizer: Any, text: str) -> list[int]:
     """Ids of a user's text; what looks like a special or added token is spelled out as the text that it is."""
     parts = cut_tokens(text, [token.content for token in tokenizer.added_tokens_decoder.values()])
     return [index for part in parts for index in tokenizer(part, add_special_tokens=False)["input_ids"]]
+
+
+def cut_tokens(text: str, names: Sequence[str]) -> list[str]:
+    """`text` in parts, cut after the first character of every name in it, so that no part holds one whole.
+
+    Tokenised apart, what looks like a special or added token is spelled out as the text that it is. Names that overlap
+    are all cut: the search looks ahead and takes nothing away.
+    """
+    names = [name for name in names if len(name) > 1]
+    pattern = f"(?={'|'.join(map(re.escape, names))})"
+    cuts = [found.start() + 1 for found in re.finditer(pattern, text)] if names else []
+    return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
+
+
+def check_question(question: Any, history: Any) -> None:
+    """Refuse what cannot be asked: a question without words, and turns that are not pairs of texts."""
+    _check_text(question, "the question")
+    if not question.strip():
+        raise ValueError("the question is empty: ask something about the image")
+    for turn in history:
+        if not isinstance(turn, (list, tuple)) or len(turn) != 2:
+            raise ValueError("history holds (question, answer) pairs")
+        _check_text(turn[0], "a question of the history")
+        _check_text(turn[1], "an answer of the history")
+
+
+def _check_text(text: Any, what: str) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"{what} is a {type(text).__name__}, not text; an empty one is not a question")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} holds half of a surrogate pair: decode the text before asking") from None

@@ -17,7 +17,7 @@ class PromptRestorer(BaseStreamer):
     def __init__(self, prompt: Tensor, inner: BaseStreamer | None) -> None:
         self.prompt, self.inner = prompt.cpu(), inner
         self.start()
-        self.first_token: float | None = None
+        self.prefill_seconds = 0.0  # from the start to the first new token
         self._saw_prompt = False
 
     def start(self) -> None:
@@ -28,19 +28,14 @@ class PromptRestorer(BaseStreamer):
         if not self._saw_prompt:
             self._saw_prompt = True
             value = self.prompt
-        elif self.first_token is None:
-            self.first_token = time.perf_counter()
+        elif not self.prefill_seconds:
+            self.prefill_seconds = time.perf_counter() - self.started
         if self.inner is not None:
             self.inner.put(value)
 
     def end(self) -> None:
         if self.inner is not None:
             self.inner.end()
-
-    @property
-    def prefill_seconds(self) -> float:
-        """From the start to the first new token."""
-        return (self.first_token or time.perf_counter()) - self.started
 
 
 class Stopped(StoppingCriteria):

@@ -6,25 +6,13 @@
 The first line is the prefix of `qwen.batched`, the second a turn; nothing stands between them.
 """
 
-import itertools
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from arr_coc.qwen.processor import cut_tokens
+
 IGNORE = -100  # label of tokens that carry no loss
-
-
-def cut_tokens(text: str, names: Sequence[str]) -> list[str]:
-    """`text` in parts, cut after the first character of every name in it, so that no part holds one whole.
-
-    Tokenised apart, what looks like a special or added token is spelled out as the text that it is. Names that overlap
-    are all cut: the search looks ahead and takes nothing away.
-    """
-    names = [name for name in names if len(name) > 1]
-    pattern = f"(?={'|'.join(map(re.escape, names))})"
-    cuts = [found.start() + 1 for found in re.finditer(pattern, text)] if names else []
-    return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
 class Turns:

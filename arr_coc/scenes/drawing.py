@@ -8,8 +8,8 @@ from arr_coc.scenes.masks import thing_mask
 from arr_coc.scenes.types import RGB, Box, Element, Mark, Scene
 
 _SHIFT = FULL.bit_length() - 1
-_FRAME = 2  # width in pixels of a frame's line
-_CLUTTER_PX = 20  # font size of clutter characters
+FRAME = 2  # width in pixels of a frame's line
+CLUTTER_PX = 20  # font size of clutter characters
 
 
 def _blend(canvas: np.ndarray, box: Box, mask: np.ndarray, ink: RGB) -> None:
@@ -40,14 +40,14 @@ def _draw_mark(canvas: np.ndarray, mark: Mark) -> None:
         _fill(canvas, mark.box, mark.ink)
     elif mark.shape == "frame":
         for side in (
-            (x0, y0, x1, y0 + _FRAME),
-            (x0, y1 - _FRAME, x1, y1),
-            (x0, y0, x0 + _FRAME, y1),
-            (x1 - _FRAME, y0, x1, y1),
+            (x0, y0, x1, y0 + FRAME),
+            (x0, y1 - FRAME, x1, y1),
+            (x0, y0, x0 + FRAME, y1),
+            (x1 - FRAME, y0, x1, y1),
         ):
             _fill(canvas, side, mark.ink)
     else:
-        _blend(canvas, mark.box, char_mask("sans", _CLUTTER_PX, mark.shape).ink, mark.ink)
+        _blend(canvas, mark.box, char_mask("sans", CLUTTER_PX, mark.shape).ink, mark.ink)
 
 
 def _draw_element(canvas: np.ndarray, element: Element) -> None:
@@ -62,7 +62,7 @@ def _draw_element(canvas: np.ndarray, element: Element) -> None:
 
 def clutter_size(char: str) -> tuple[int, int]:
     """(width, height) in pixels of a clutter mark."""
-    height, width = char_mask("sans", _CLUTTER_PX, char).ink.shape[:2]
+    height, width = char_mask("sans", CLUTTER_PX, char).ink.shape[:2]
     return width, height
 
 

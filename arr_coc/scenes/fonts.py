@@ -31,6 +31,8 @@ PRACTICE_FILES = {
     "modern-sans": "cmss10.ttf",
     "modern-mono": "cmtt10.ttf",
 }
+# Fonts that a study brings: name -> whole path of its file. Empty here; no split of this package shows them.
+FURTHER_FILES: dict[str, Path] = {}
 # A font's name may end in "*" and a width in percent: its characters, narrowed or stretched.
 PRACTICE_FONTS = (
     *TRAIN_FONTS,
@@ -78,7 +80,7 @@ def font_folder() -> Path:
 @lru_cache(maxsize=512)
 def load_font(font: str, px: int) -> ImageFont.FreeTypeFont:
     """The font of that name (a key of FILES or PRACTICE_FILES) at `px` pixels."""
-    path = font_folder() / (FILES | PRACTICE_FILES)[font]
+    path = FURTHER_FILES.get(font) or font_folder() / (FILES | PRACTICE_FILES)[font]
     if not path.is_file():
         raise ValueError(f"no {path.name} in {path.parent}: copy it from matplotlib, or train without practice fonts")
     return ImageFont.truetype(str(path), px, layout_engine=ImageFont.Layout.BASIC)

@@ -109,7 +109,7 @@ def _choose_layout(rng: Random, split: str, wanted: frozenset[str], style: Style
     return name, fitting[name]
 
 
-def _ask(draft: Draft, weights: dict[str, float], wanted: frozenset[str]) -> list[Question]:
+def ask_all(draft: Draft, weights: dict[str, float], wanted: frozenset[str]) -> list[Question]:
     """Up to 8 different questions of the wanted families; fewer where no more are clear."""
     rng = draft.rng
     open_to = {family: weight for family, weight in weights.items() if family in wanted}
@@ -151,7 +151,7 @@ def _attempt(
     if not lay(draft):
         return None
     draft.add_clutter()
-    questions = _ask(draft, weights, wanted)
+    questions = ask_all(draft, weights, wanted)
     if not questions:
         return None
     elements, marks = tuple(draft.elements), tuple(draft.marks)

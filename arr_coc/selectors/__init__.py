@@ -1,9 +1,13 @@
 """Ways to choose visual tokens, behind one interface, by name."""
 
 from arr_coc.selectors.base import SELECTORS, Selector, View, equivalent_tokens, make_selector, register
-from arr_coc.selectors.chance import RandomSelector
-from arr_coc.selectors.downsampling import DownsamplingSelector
-from arr_coc.selectors.even import EvenGridSelector
+from arr_coc.selectors.controls import (
+    DownsamplingSelector,
+    EvenGridSelector,
+    OracleSelector,
+    PoolingSelector,
+    RandomSelector,
+)
 from arr_coc.selectors.field.base import FieldSelector, Pick, Taken
 from arr_coc.selectors.field.cdpruner import CDPrunerSelector
 from arr_coc.selectors.field.divprune import DivPruneSelector
@@ -11,8 +15,6 @@ from arr_coc.selectors.field.fastv import FastVSelector
 from arr_coc.selectors.field.mmtok import MMTokSelector
 from arr_coc.selectors.field.visionzip import VisionZipSelector
 from arr_coc.selectors.learned import ARRCOCSelector
-from arr_coc.selectors.oracle import OracleSelector
-from arr_coc.selectors.pooling import PoolingSelector
 from arr_coc.selectors.training_free import TrainingFreeSelector
 
 __all__ = [

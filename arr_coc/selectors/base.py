@@ -1,7 +1,7 @@
 """The selection interface: look at a group of images with one grid, judge them, then choose within a budget.
 
-B images with one grid, H W grid of cells, N = H * W, K kept cells, D language-model width, X width of the ViT, d size
-of a head.
+B images with one grid, R rows (a question about an image), H W grid of cells, N = H * W, K kept cells, D language-model
+width, X width of the ViT, d size of a head.
 
 Judging and choosing are apart because a budget may be shared between images of different grids: all are judged first.
 """
@@ -9,7 +9,7 @@ Judging and choosing are apart because a budget may be shared between images of 
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,19 +23,32 @@ from arr_coc.timing import Stopwatch
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a selector may look at: what it said that it reads, else None."""
+    """What a selector may look at: what it said that it reads, else None.
+
+    A row is judged for each question. Without `image_R` every row has an image of its own, and B is R; with it, several
+    rows share an image, which is looked at once.
+    """
 
     grid: tuple[int, int]
-    question: Question
+    question: Question  # of R rows
     image_B3hw: Tensor | None  # float in [0, 1], of any size
     visual_BND: Tensor | None  # the merged visual tokens, as the language model would see them
     glance_BXHW: Tensor | None = None  # what the ViT makes of the image when it is small
-    number_B: Tensor | None = None  # a number of each image that does not depend on the batch; None: all are 0
-    evidence_BHW: Tensor | None = None  # bool, the cells that hold the answer: for the oracle alone
+    number_B: Tensor | None = None  # of each row, a number of its image that no batch changes; None: all are 0
+    evidence_BHW: Tensor | None = None  # of each row, bool, the cells that hold the answer: for the oracle alone
     patches_BNX: Tensor | None = None  # the ViT's last hidden states, mean over the patches of a cell
     received_BN: Tensor | None = None  # attention that a cell receives in the ViT's last block, fp32
     keys_BNd: Tensor | None = None  # keys of that block, mean over heads and over the patches of a cell
-    attended_BN: Tensor | None = None  # attention of the prompt's last token inside the language model, fp32
+    attended_BN: Tensor | None = None  # of each row, attention of the prompt's last token inside the language model
+    image_R: Tensor | None = None  # the image of each row
+
+    def per_row(self) -> "View":
+        """The same with an image for every row, for selectors that look at rows alone."""
+        if self.image_R is None:
+            return self
+        shared = ("image_B3hw", "visual_BND", "glance_BXHW", "patches_BNX", "received_BN", "keys_BNd")
+        given = {name: value[self.image_R] for name in shared if (value := getattr(self, name)) is not None}
+        return replace(self, **given, image_R=None)
 
 
 class Selector(nn.Module, ABC):
@@ -58,6 +71,8 @@ class Selector(nn.Module, ABC):
     """Whether it must be told where the answer is."""
     resizes: bool = False
     """Whether it makes the image smaller instead of dropping tokens: its allocation gives the small grids."""
+    untrained_notice: str = ""
+    """What a user is told once, where it chooses for a model without a trained adapter."""
     gives_relevance: bool = True
     """Whether its map means relevance in [0, 1], so that weighted encoding may scale tokens by it."""
 
@@ -67,7 +82,7 @@ class Selector(nn.Module, ABC):
 
     @abstractmethod
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
-        """Relevance and tensions of each image, without a budget."""
+        """Relevance and tensions of each row, without a budget."""
 
     def full_layers(self, levels: int) -> int:
         """How many decoder layers see every token before it chooses, in a model of so many DeepStack levels.

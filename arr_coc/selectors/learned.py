@@ -12,6 +12,7 @@ class ARRCOCSelector(Selector):
     pays = "ViT: the kept windows when sparse, all when dense, and a small image for a glance; LM: the kept tokens"
     reads_pixels = True
     reads_tokens = False
+    untrained_notice = "the ARR-COC layer is untrained: its choice hardly depends on the question"
 
     def __init__(self, layer: ARRCOCLayer) -> None:
         super().__init__(layer.attending)
@@ -20,7 +21,7 @@ class ARRCOCSelector(Selector):
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         assert view.image_B3hw is not None
-        return self.layer.judge(view.image_B3hw, view.question, view.grid, stopwatch, view.glance_BXHW)
+        return self.layer.judge(view.image_B3hw, view.question, view.grid, stopwatch, view.glance_BXHW, view.image_R)
 
 
 @register("arr_coc")

@@ -39,9 +39,11 @@ class TrainingFreeSelector(Selector):
     pays = "ViT: all; LM: the kept tokens; choosing: one product of all tokens with the question's words"
     reads_pixels = False
     reads_tokens = True
+    untrained_notice = "no trained adapter: tokens are chosen by the question's words, after the ViT"
 
     @torch.no_grad()
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
+        view = view.per_row()
         assert view.visual_BND is not None
         with stopwatch.part("knowing"), torch.autocast(view.visual_BND.device.type, enabled=False):
             match_BN = word_match(view.visual_BND, view.question)

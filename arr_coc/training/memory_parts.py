@@ -22,8 +22,8 @@ per token and word: the logits, their log-softmax, and two gradients, all but th
 
 from arr_coc.config import CELL
 from arr_coc.qwen.adapting import LAST_LAYERS
-from arr_coc.qwen.glance import glance_grid
 from arr_coc.qwen.shapes import count_parts
+from arr_coc.qwen.vision import glance_grid
 from arr_coc.training.memory_plan import Plan
 
 PATCHES = 4  # of a cell

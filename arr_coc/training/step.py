@@ -4,16 +4,16 @@ B images, R questions about them, L tokens of a question, H W grid of cells, X w
 """
 
 import math
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.glance import glance
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.records import Judgement, Question
+from arr_coc.records import Judgement
+from arr_coc.selectors import ARRCOCSelector
 from arr_coc.timing import Stopwatch
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.data import Group
@@ -33,13 +33,6 @@ from arr_coc.training.strategy_selector import StrategySelector
 from arr_coc.training.teaching import teacher_attention
 
 Losses = dict[str, Tensor]
-
-
-def image_statistics(processor: Any) -> tuple[Tensor, Tensor]:
-    """Mean and deviation that the model's images are normalised with."""
-    images = getattr(processor, "image_processor", None)
-    mean, std = getattr(images, "image_mean", None), getattr(images, "image_std", None)
-    return torch.tensor(mean or (0.5, 0.5, 0.5)), torch.tensor(std or (0.5, 0.5, 0.5))
 
 
 def map_losses(
@@ -92,26 +85,13 @@ def counted_rows(group: Group, config: SelectorTrainConfig) -> dict[str, float]:
 
 
 def judge_group(owner: ARRCOCQwen, group: Group) -> Judgement:
-    """What the layer thinks of every row of a group; each image is looked at once."""
-    layer = owner.layer
+    """What the layer thinks of every row of a group, as the product does; each image is looked at once."""
+    looker = replace(owner.looker(), selector=ARRCOCSelector(owner.layer))
     pixels_B3hw = group.images_Bhw3.permute(0, 3, 1, 2).float() / 255
-    glance_BXHW = None
-    if layer.sight.glance is not None:
-        glance_BXHW = glance(owner.model, pixels_B3hw, group.grid, *image_statistics(owner.processor))
+    with torch.no_grad():
+        question = looker.question(group.ids_RL, group.mask_RL)
     stopwatch = Stopwatch(pixels_B3hw.device)
-    pyramid = layer.see(pixels_B3hw, group.grid, glance_BXHW, stopwatch)
-    return layer.weigh(pyramid.rows(group.image_R), read_questions(owner, group), stopwatch)
-
-
-@torch.no_grad()
-def read_questions(owner: ARRCOCQwen, group: Group) -> Question:
-    """Token embeddings of the questions, or the language model's reading of them when the pooling is "lm"."""
-    read_RLD = owner.model.get_input_embeddings()(group.ids_RL)
-    if owner.config.pooling == "lm":
-        mask_RL = group.mask_RL.long()
-        output = owner.model.model.language_model(inputs_embeds=read_RLD, attention_mask=mask_RL, use_cache=False)
-        read_RLD = output.last_hidden_state
-    return Question.of(read_RLD, group.mask_RL)
+    return looker.judge(group.grid, question, stopwatch, image_B3hw=pixels_B3hw, image_R=group.image_R)
 
 
 class MapLearner(nn.Module):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from arr_coc.attending import CAUTION, RULED_OUT, even_rank
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.attention import answer_attention
-from arr_coc.qwen.processor import Conversation, encode, text_ids
+from arr_coc.qwen.language import answer_attention
+from arr_coc.qwen.processor import text_ids
 
 BY_RELEVANCE = ("relevance", "half_even")  # the allocator's strategies that follow the map
 
@@ -88,6 +88,5 @@ def looked_at(
     owner: Any, images: Sequence[Image.Image], question: str, text: str, history: Sequence[tuple[str, str]] = ()
 ) -> list[Tensor]:
     """Where an answer's tokens attended, `[H, W]` of each image, peak 1: what can be shown where nothing was chosen."""
-    inputs = encode(owner.processor, [Conversation(images, question, history)])
     said_T = torch.tensor(text_ids(owner.processor.tokenizer, text), dtype=torch.long)
-    return answer_attention(owner.model, inputs, said_T)
+    return answer_attention(owner.model, owner.encode_question(images, question, history), said_T)

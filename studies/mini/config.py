@@ -57,6 +57,10 @@ class MiniTrainConfig:
     """Share of the questions of scenes in a style of practice that are asked in further wordings."""
     practice_layouts: bool = False
     """Whether scenes in a style of practice may be laid out as cards or as a list of bars."""
+    world: str = ""
+    """Another world to draw from beside the scenes: "module:name" of a `World` (`mini_data.py`); "": none."""
+    world_share: float = 0.0
+    """Share of rows that show the other world."""
     cells_per_batch: int = 65_536
     """Visual tokens of a dense batch: 256 images at 512 px."""
     max_images: int = 384
@@ -120,10 +124,12 @@ class MiniTrainConfig:
         if self.steps < 1 and self.seconds <= 0:
             raise ValueError("steps and seconds: give one of them, a run must end")
         singles = (self.focus_share, self.binding_share, self.distractor_share, self.style_share, self.rephrase_share)
-        if not all(0 <= share <= 1 for share in (*self.sheet_shares, *self.list_shares, *singles)):
+        if not all(0 <= share <= 1 for share in (*self.sheet_shares, *self.list_shares, *singles, self.world_share)):
             raise ValueError("sheet_shares, list_shares and every setting named ..._share: each must be from 0 to 1")
         if unknown := sorted(set(self.practice) - set(KINDS)):
             raise ValueError(f"practice: unknown kinds {unknown}; known are {sorted(KINDS)}")
+        if bool(self.world) != (self.world_share > 0):
+            raise ValueError("world and world_share: give both or neither")
         start, full = self.curriculum
         if not 0 <= start <= full <= 1:
             raise ValueError(f"curriculum: {self.curriculum} must hold 0 <= start <= full <= 1")

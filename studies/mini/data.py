@@ -13,7 +13,8 @@ import shutil
 import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -39,12 +40,32 @@ SEEDS_PER_BATCH = 4096  # scenes of batch i have the seeds from i * SEEDS_PER_BA
 Batch = dict[str, torch.Tensor]
 
 
+class World(Protocol):
+    """Another world than `arr_coc.scenes`, named in the settings: it draws rows, and words questions."""
+
+    def draw(self, seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None) -> "Drawn":
+        """Scene number `seed` of `size` (width, height) px."""
+        ...
+
+    def said(self, question: Question, drawn: "Drawn", rng: np.random.Generator) -> Question:
+        """A question about any row, its own or another world's, in this world's words."""
+        ...
+
+
+def find_world(name: str) -> World | None:
+    """The world called "module:name"; None for ""."""
+    module, _, attribute = name.partition(":")
+    found: World | None = getattr(import_module(module), attribute) if name else None
+    return found
+
+
 class MiniBatches(Dataset[Batch]):
     """`batches[i]` is the i-th batch: images, dense targets, per use the text, and for sparse the cells."""
 
     def __init__(self, config: MiniTrainConfig, turns: Turns, progress: Any | None = None) -> None:
         """`progress` is a shared number that the loop keeps (runs by the clock); None: by the step."""
         self.config, self.turns, self.progress = config, turns, progress
+        self.world = find_world(config.world)
         for font in PRACTICE_FILES if config.style_share else ():
             load_font(font, 16)  # a missing one is named now, not in every second scene
 
@@ -58,19 +79,23 @@ class MiniBatches(Dataset[Batch]):
         images = config.batch_images(width, height)
         grid = (height // CELL, width // CELL)
         budget = max(1, round(float(rng.choice(config.sparse_shares)) * grid[0] * grid[1]))
-        batch = _Builder(self.config, self.turns, images, grid, budget)
+        batch = _Builder(self.config, self.turns, images, grid, budget, self.world)
         first = (config.seed * 1_000_003 + index) * SEEDS_PER_BATCH
         for row in range(images):
             sheet = rng.random() < config.sheet_share(progress, width, height)
             families = config.focus if rng.random() < config.focus_share else None
             style = _style(rng, config) if config.style_share and rng.random() < config.style_share else PLAIN
-            drawn = _scene(first + row, (width, height), config.crowd(progress), families, sheet, style)
+            size, crowd = (width, height), config.crowd(progress)
+            if self.world and rng.random() < config.world_share:
+                drawn = self.world.draw(first + row, size, crowd, families)
+            else:
+                drawn = _scene(first + row, size, crowd, families, sheet, style)
             batch.add(row, drawn, rng, config.list_share(progress))
         return batch.tensors()
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class Drawn:
     """A scene with its pixels and, unless it is a sheet of letters, the draft behind it."""
 
     scene: Scene
@@ -87,16 +112,16 @@ def _style(rng: np.random.Generator, config: MiniTrainConfig) -> Style:
 
 def _scene(
     seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None, sheet: bool, style: Style
-) -> _Drawn:
+) -> Drawn:
     """Scene and pixels; the next seed where one fails, for a single scene must not end a run of millions."""
     for attempt in range(5):
         try:
             number = seed + attempt * SEEDS_PER_BATCH // 2
             if sheet:
                 scene = letter_sheet(number, size, style)
-                return _Drawn(scene, draw_scene(scene), None)
+                return Drawn(scene, draw_scene(scene), None)
             scene, draft = lay_scene(number, "train", size, None, crowd, families, style)
-            return _Drawn(scene, draw_scene(scene), draft)
+            return Drawn(scene, draw_scene(scene), draft)
         except Exception as error:
             warnings.warn(f"scene {seed} at {size} was left out: {error!r}", stacklevel=2)
             families, sheet, style = None, False, PLAIN
@@ -106,15 +131,24 @@ def _scene(
 class _Builder:
     """The arrays of one batch while it fills up."""
 
-    def __init__(self, config: MiniTrainConfig, turns: Turns, images: int, grid: tuple[int, int], budget: int) -> None:
+    def __init__(
+        self,
+        config: MiniTrainConfig,
+        turns: Turns,
+        images: int,
+        grid: tuple[int, int],
+        budget: int,
+        world: World | None = None,
+    ) -> None:
         height, width = grid
+        self.world = world
         self.config, self.turns, self.grid, self.budget = config, turns, grid, budget
         self.images = np.empty((images, height * CELL, width * CELL, 3), np.uint8)
         self.targets = np.empty((images, height * width, CLASSES), np.uint8)
         self.cells = np.empty((images, budget), np.int64)
         self.text = {use: PackedText.empty(images, config.text_tokens, turns.pad_id) for use in USES}
 
-    def add(self, row: int, drawn: _Drawn, rng: np.random.Generator, listing: float) -> None:
+    def add(self, row: int, drawn: Drawn, rng: np.random.Generator, listing: float) -> None:
         self.images[row] = drawn.pixels
         links = links_of(drawn.draft) if drawn.draft else ()
         self.targets[row] = dense_targets(drawn.scene.elements, *self.grid, links)
@@ -128,7 +162,7 @@ class _Builder:
         pack_row(self.text["sparse"], row, asked, self.turns)
         self.cells[row] = _fill(needed, self.budget, self.grid, rng)
 
-    def _ordered(self, drawn: _Drawn, rng: np.random.Generator, listing: float) -> list[Question]:
+    def _ordered(self, drawn: Drawn, rng: np.random.Generator, listing: float) -> list[Question]:
         """All questions about a scene: a list and pairs first where the dice say so, the others in any order.
 
         Further pairs come last: the sparse use of a row takes what the dense one left over.
@@ -143,7 +177,8 @@ class _Builder:
             first, last = binding_question(draft, rng), binding_question(draft, rng)
         if last == first:
             last = None
-        return [question for question in (everything, first, *order, last) if question is not None]
+        asked = [question for question in (everything, first, *order, last) if question is not None]
+        return [self.world.said(question, drawn, rng) for question in asked] if self.world else asked
 
     def tensors(self) -> Batch:
         batch = {

@@ -14,6 +14,7 @@ from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig, Keep
 from arr_coc.evaluation.asked import ask_about
 from arr_coc.evaluation.comparing import Figure, Sample, difference_of, mean_of
 from arr_coc.records import Balance, Judgement, TexturePyramid
+from arr_coc.texture import detail_spread
 from studies.selector.measures import Part
 from studies.selector.selection import NOTHING, Alteration, Chosen
 from studies.selector.study import Study, recalls, scores
@@ -85,7 +86,7 @@ def without_textures(channels: Sequence[int]) -> Alteration:
 
     def change(pyramid: TexturePyramid) -> TexturePyramid:
         fine, middle, cell = flat(pyramid.fine_BChw), flat(pyramid.middle_BChw), flat(pyramid.cell_BCHW)
-        return TexturePyramid(fine, middle, cell, pyramid.names)
+        return TexturePyramid(fine, middle, cell, pyramid.names, detail_spread(cell, pyramid.names))
 
     return Alteration(textures=change)
 

@@ -12,14 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arr_coc.config import Keep, tokens_to_keep
+from arr_coc.config import ARRCOCConfig, Keep, tokens_to_keep
 from arr_coc.evaluation.asked import SPREAD, Asked
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.batched.answering import count_cells
 from arr_coc.qwen.cells import CELL, boxes_cells
-from arr_coc.qwen.glance import glance
+from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.turns import Turns
+from arr_coc.qwen.vision import Geometry, glance
 from arr_coc.records import Judgement, Question, TexturePyramid
+from arr_coc.selectors import ARRCOCSelector, View
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
 
@@ -78,34 +80,52 @@ class Alteration:
 NOTHING = Alteration()
 
 
+class AlteredSelector(ARRCOCSelector):
+    """The layer as a selector, with something changed between its parts."""
+
+    def __init__(self, layer: ARRCOCLayer, alter: Alteration) -> None:
+        super().__init__(layer)
+        self.alter = alter
+
+    def see(self, grid: tuple[int, int], image_B3hw: Tensor, glance_BXHW: Tensor | None) -> TexturePyramid:
+        """Textures and sight."""
+        pyramid = self.alter.textures(texture_pyramid(image_B3hw, grid, self.layer.texture_channels))
+        return replace(pyramid, seen_BGHW=self.alter.seen(self.layer.sight(pyramid, glance_BXHW)))
+
+    def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
+        assert view.image_B3hw is not None
+        assert view.image_R is not None
+        pyramid = self.see(view.grid, view.image_B3hw, view.glance_BXHW)
+        return self.alter.judgement(self.layer.weigh(pyramid.rows(view.image_R), view.question, stopwatch))
+
+
 class Glances:
     """Glances at images through a model's ViT, each image once, for all layers that want them."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
-        self.device = model.get_input_embeddings().weight.device
-        self._half = torch.full((3,), 0.5, device=self.device)  # mini's processor: mean and deviation
+        self.model, self.geometry = model, Geometry.of(model.config.vision_config)  # mini's colours: 0.5 and 0.5
         self._kept: dict[int, tuple[np.ndarray, Tensor]] = {}  # with the image, so that its id stays taken
 
     def of(self, images: Sequence[np.ndarray], image_B3hw: Tensor) -> Tensor:
         """`[B, X, H, W]` of images of one size, given also as pixels in [0, 1]."""
-        grid = (image_B3hw.shape[2] // CELL, image_B3hw.shape[3] // CELL)
+        grid = self.geometry.grid(*image_B3hw.shape[2:])
         new = [place for place, image in enumerate(images) if id(image) not in self._kept]
         if new:
-            features = glance(self.model, image_B3hw[new], grid, self._half, self._half)
+            features = glance(self.model, image_B3hw[new], grid, self.geometry)
             self._kept |= {id(images[place]): (images[place], one) for place, one in zip(new, features, strict=True)}
         return torch.stack([self._kept[id(image)][1] for image in images])
 
 
 class Chooser:
-    """Chooses cells for the questions about scenes with a layer, in batches; reads the base model's words and ViT."""
+    """Chooses cells for the questions about scenes with a layer, in batches, by the product's own way of looking."""
 
     def __init__(self, model: Any, turns: Turns, layer: ARRCOCLayer, glances: Glances | None = None) -> None:
-        self.embed = model.get_input_embeddings()
-        self.device = self.embed.weight.device
+        self.device = model.get_input_embeddings().weight.device
         self.layer = layer.to(self.device).eval()
         self.turns = turns
         self.glances = glances or Glances(model)
+        config = ARRCOCConfig(model.config.text_config.hidden_size, pooling=layer.pool.pooling)
+        self.looker = Looker(model, ARRCOCSelector(layer), config, self.glances.geometry, strict=True)
 
     def question(self, texts: Sequence[str]) -> Question:
         """The embedded tokens of some questions, padded."""
@@ -113,26 +133,28 @@ class Chooser:
         longest = max([1, *map(len, rows)])
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
         mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=self.device)
-        return Question.of(self.embed(ids).detach(), mask.bool())
+        return self.looker.question(ids, mask.bool())
+
+    def shown(self, images: Sequence[np.ndarray]) -> tuple[tuple[int, int], Tensor, Tensor | None]:
+        """Grid, pixels in [0, 1] and glance of images of one size (uint8 `[h, w, 3]`)."""
+        image_B3hw = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2).float() / 255
+        glance_BXHW = None if self.layer.sight.glance is None else self.glances.of(images, image_B3hw)
+        return self.glances.geometry.grid(*image_B3hw.shape[2:]), image_B3hw, glance_BXHW
 
     def see(self, images: Sequence[np.ndarray], alter: Alteration = NOTHING) -> TexturePyramid:
-        """Textures and sight of images of one size (uint8 `[h, w, 3]`)."""
-        layer = self.layer
-        image_B3hw = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2).float() / 255
-        glance_BXHW = None if layer.sight.glance is None else self.glances.of(images, image_B3hw)
-        grid = (image_B3hw.shape[2] // CELL, image_B3hw.shape[3] // CELL)
-        pyramid = alter.textures(texture_pyramid(image_B3hw, grid, layer.texture_channels))
-        return replace(pyramid, seen_BGHW=alter.seen(layer.sight(pyramid, glance_BXHW)))
+        """Textures and sight of images of one size."""
+        return AlteredSelector(self.layer, alter).see(*self.shown(images))
 
     @torch.no_grad()
     def judge(
         self, images: Sequence[np.ndarray], asked: Sequence[tuple[int, str]], alter: Alteration = NOTHING
     ) -> Judgement:
         """The judgement of (number of the image, question) pairs; images have one size."""
-        pyramid = self.see(images, alter)
+        grid, image_B3hw, glance_BXHW = self.shown(images)
         image_R = torch.tensor([number for number, _ in asked], device=self.device)
-        question = self.question([text for _, text in asked])
-        return alter.judgement(self.layer.weigh(pyramid.rows(image_R), question, Stopwatch(self.device)))
+        question, stopwatch = self.question([text for _, text in asked]), Stopwatch(self.device)
+        looker = replace(self.looker, selector=AlteredSelector(self.layer, alter))
+        return looker.judge(grid, question, stopwatch, image_B3hw=image_B3hw, image_R=image_R, glance_BXHW=glance_BXHW)
 
     @torch.no_grad()
     def choose(self, judgement: Judgement, keep: Keep) -> Tensor:

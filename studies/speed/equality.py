@@ -16,7 +16,6 @@ from torch import Tensor
 
 from arr_coc.config import Keep
 from arr_coc.evaluation.asked import ask_about
-from arr_coc.qwen.graphs import switch
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode
 
@@ -49,7 +48,7 @@ def compare(owner: ARRCOCQwen, image: Image.Image, question: str, keep: Keep) ->
     inputs.pop("mm_token_type_ids")
     owner.fast = True
     with torch.no_grad():
-        served = switch.serve(owner, inputs, keep, {"max_new_tokens": MOST, "do_sample": False})
+        served = owner.serve(inputs, keep, {"max_new_tokens": MOST, "do_sample": False})
     if served is None:
         raise ValueError(f"the fast path does not serve this model: {'; '.join(owner.notices)}")
     owner.fast = False

@@ -145,17 +145,16 @@ def way_of(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> Way:
 
 def fast_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The fast path, with recordings of its own."""
-    settings = owner.preparer()
-    names = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")
-    job = Job(**{name: inputs[name] for name in names}, keeps=[case.dial] * case.batch)
+    looker, encoding = owner.looker(), owner.encoding
+    job = Job.of(inputs, [case.dial] * case.batch)
     runner = FastRunner(owner.model, compiled=case.mode == "compiled")
 
     def once() -> Times:
-        times = runner.run(settings, job, Picking(1, (), 0)).timings_ms
+        times = runner.run(looker, encoding, job, Picking(1, (), 0)).timings_ms
         return {**{name: times[name] for name in PARTS}, "wall": times["wall_ttft"]}
 
     def decode() -> float:
-        return runner.run(settings, job, Picking(1 + case.decode, (), 0)).timings_ms["decode"]
+        return runner.run(looker, encoding, job, Picking(1 + case.decode, (), 0)).timings_ms["decode"]
 
     return Way(once, decode, runner.recordings.statistics)
 

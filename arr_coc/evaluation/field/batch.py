@@ -13,10 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.evaluation.field.data import Picture, Query, ids_of
-from arr_coc.qwen.encoding import cells_of
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, _encode_one
-from arr_coc.qwen.requests import Request, evidence_mask
+from arr_coc.qwen.request import Hints, Request, cells_of, evidence_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,17 @@ class Batch:
     def cells(self) -> int:
         return self.grid[0] * self.grid[1]
 
+    def told(self, evidence: bool) -> dict[str, Tensor]:
+        """What a selector is told of each row: the number of its image and, with `evidence`, where the answer is."""
+        device = self.image_R.device
+        told = {"number_B": torch.tensor([picture.number for picture in self.pictures], device=device)}
+        if evidence:
+            mask_RN = torch.zeros(self.rows, self.cells, dtype=torch.bool)
+            for row, cells in enumerate(self.evidence_R):
+                mask_RN[row, sorted(cells)] = True
+            told["evidence_BHW"] = mask_RN.view(-1, *self.grid).to(device)
+        return told
+
     def rows_pixels(self) -> Tensor:
         """The patches of each row's image, `[R * P, X]`."""
         return self.pixel_values.unflatten(0, (self.images, -1))[self.image_R].flatten(0, 1)
@@ -71,6 +81,7 @@ def make_batch(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> Batch:
     pixel_values, thw = seen["pixel_values"].to(device), seen["image_grid_thw"].to(device)
     boxes = [query.boxes or () for _, _, query in asked]
     request = Request.of(
+        owner.model.config,
         device,
         inputs["input_ids"],
         pixel_values,
@@ -78,8 +89,7 @@ def make_batch(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> Batch:
         inputs["attention_mask"],
         1.0,
         None,
-        boxes,
-        [picture.number for _, picture, _ in asked],
+        Hints(boxes, [picture.number for _, picture, _ in asked]),
         question_mask=inputs["question_mask"],
     )
     return Batch(

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from arr_coc.config import tokens_to_keep
 from arr_coc.evaluation.field.batch import Batch
-from arr_coc.evaluation.field.language import answer_rows, share_cache
-from arr_coc.evaluation.field.looking import Looked, Looker, Outcome, dense_features
+from arr_coc.evaluation.field.looking import Looked, Outcome, dense_features, judge, pixels_of
 from arr_coc.evaluation.field.methods import PLAIN, Method
-from arr_coc.qwen import encoding
+from arr_coc.qwen import vision
+from arr_coc.qwen.batched.answering import answer_rows, share_cache
 from arr_coc.qwen.batched.forward import GridTables, Seen, encode_vision, grid_tables, run_prefix, text_start
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.requests import resize
 from arr_coc.records import Allocation
 from arr_coc.selectors import Selector, Taken
 from arr_coc.timing import Stopwatch
@@ -33,8 +32,6 @@ class FastEngine:
 
     def __init__(self, owner: ARRCOCQwen, selectors: dict[str, Selector], most_tokens: int) -> None:
         self.owner, self.model, self.selectors, self.most_tokens = owner, owner.model, selectors, most_tokens
-        self.looker = Looker(owner)
-        self.vision, self.mean, self.std = self.looker.vision, self.looker.mean, self.looker.std
         self._tables: dict[tuple[int, int], GridTables] = {}
 
     def suits(self, method: Method) -> bool:
@@ -61,7 +58,7 @@ class FastEngine:
     def _choose(self, looked: Looked, method: Method, stopwatch: Stopwatch) -> tuple[Allocation, float]:
         batch, selector = looked.batch, self.selectors[method.selector]
         if method.selector not in looked.judgements:
-            looked.judgements[method.selector] = self.looker.judge(looked, selector)
+            looked.judgements[method.selector] = judge(self.owner, looked, selector)
         judgement, judged_ms = looked.judgements[method.selector]
         k = tokens_to_keep(method.keep, batch.cells)
         assert k is not None, "budgets of the field are fixed"
@@ -117,13 +114,10 @@ class FastEngine:
         self, looked: Looked, small: tuple[int, int], image_U: Tensor, stopwatch: Stopwatch
     ) -> tuple[Seen, float]:
         """The images made smaller, all of their tokens; images come before questions, so U is B."""
-        pixels_B3hw, batch = self.looker.pixels(looked), looked.batch
-        cell = self.vision.patch_size * self.vision.spatial_merge_size
+        pixels_B3hw, batch, geometry = pixels_of(self.owner, looked), looked.batch, self.owner.geometry
         with stopwatch.part("vision"):
-            rows = [
-                encoding.patchify(resize(image, small, cell), self.vision, self.mean, self.std) for image in pixels_B3hw
-            ]
-            seen = encode_vision(self.model, self._frames(torch.stack(rows)), self.tables(small))
+            images = torch.stack([vision.resize(image, small, geometry.cell) for image in pixels_B3hw])
+            seen = encode_vision(self.model, self._frames(vision.patchify(images, geometry)), self.tables(small))
         vision_ms = looked.pixels_ms + stopwatch.milliseconds()["vision"] / batch.images
         cut = Seen(seen.merged_BKD[image_U], [level[image_U] for level in seen.deepstack_BKD], None, small)
         return cut, vision_ms
@@ -138,9 +132,9 @@ class FastEngine:
 
     def _frames(self, rows_BPX: Tensor) -> Tensor:
         """Patch rows of two equal frames -> one frame, four patches to a cell: `[B, N, 4, values]`."""
-        frames, patch = self.vision.temporal_patch_size, self.vision.patch_size
-        one = rows_BPX.unflatten(-1, (3, frames, patch * patch))[..., 0, :].flatten(-2)
-        return one.unflatten(1, (-1, self.vision.spatial_merge_size**2)).to(self.model.dtype)
+        geometry = self.owner.geometry
+        one = rows_BPX.unflatten(-1, (3, geometry.frames, -1))[..., 0, :].flatten(-2)
+        return one.unflatten(1, (-1, geometry.window)).to(self.model.dtype)
 
     # ---------------------------------------------------------------- answering
 

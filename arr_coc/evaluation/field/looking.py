@@ -3,20 +3,17 @@
 B images, R questions (rows), N cells, D language-model width, X width of the ViT.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from arr_coc.evaluation.field.batch import Batch
-from arr_coc.qwen import encoding, insides_vision
-from arr_coc.qwen.glance import glance
+from arr_coc.qwen import vision
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.showing import show_question
 from arr_coc.records import Judgement
-from arr_coc.selectors import ARRCOCSelector, Selector, View
+from arr_coc.selectors import Selector
 from arr_coc.timing import Stopwatch
 
 SHARED = ("glance", "texture", "sight", "insides")  # parts of judging that are done once per image
@@ -53,86 +50,45 @@ def dense_features(owner: ARRCOCQwen, looked: Looked) -> Any:
     if looked.features is None:
         batch, stopwatch = looked.batch, Stopwatch(owner.device)
         with stopwatch.part("vision"), torch.no_grad():
-            looked.features = encoding.encode_dense(owner.model, batch.pixel_values, batch.image_grid_thw, True)
+            looked.features = vision.encode_dense(owner.model, batch.pixel_values, batch.image_grid_thw, True)
         looked.features_ms = stopwatch.milliseconds()["vision"] / batch.images
         if owner.device.type == "cuda":
             looked.features_bytes = torch.cuda.max_memory_allocated(owner.device)
     return looked.features
 
 
-class Looker:
-    """Looks at batches with a model."""
+def pixels_of(owner: ARRCOCQwen, looked: Looked) -> Tensor:
+    """The pixels of every image, rebuilt once from their patches."""
+    if looked.pixels is None:
+        batch, stopwatch = looked.batch, Stopwatch(owner.device)
+        with stopwatch.part("pixels"):
+            rows = batch.pixel_values.split(batch.image_grid_thw.prod(-1).tolist())
+            looked.pixels = torch.stack([vision.unpatchify(row, batch.grid, owner.geometry) for row in rows])
+        looked.pixels_ms = stopwatch.milliseconds()["pixels"] / batch.images
+    return looked.pixels
 
-    def __init__(self, owner: ARRCOCQwen) -> None:
-        self.owner, self.model = owner, owner.model
-        images = owner.processor.image_processor
-        self.mean, self.std = torch.tensor(images.image_mean), torch.tensor(images.image_std)
-        self.vision = owner.model.config.vision_config
 
-    def judge(self, looked: Looked, selector: Selector) -> tuple[Judgement, float]:
-        """The judgement of all rows, and what it took per question in ms."""
-        batch, stopwatch = looked.batch, Stopwatch(self.owner.device)
-        if looked.question is None:
-            with stopwatch.part("question"):
-                looked.question = show_question(self.model, self.owner.config, self.owner._chat, batch.request)
-            looked.question_ms = stopwatch.milliseconds()["question"] / batch.rows
-            stopwatch = Stopwatch(self.owner.device)
-        before_ms = looked.question_ms
-        if isinstance(selector, ARRCOCSelector):
-            judgement = self._judge_pixels(looked, selector, stopwatch)
-            before_ms += looked.pixels_ms
-        else:
-            judgement = selector.judge(self._view(looked, selector, stopwatch), stopwatch)
-        times = stopwatch.milliseconds()
-        return judgement, before_ms + sum(
-            ms / (batch.images if part in SHARED else batch.rows) for part, ms in times.items()
-        )
-
-    def _judge_pixels(self, looked: Looked, selector: ARRCOCSelector, stopwatch: Stopwatch) -> Judgement:
-        """ARR-COC itself: every image is looked at once, then weighed for each of its questions."""
-        batch, layer = looked.batch, selector.layer
-        pixels_B3hw = self.pixels(looked)
-        glance_BXHW = None
-        if selector.reads_glance:
-            with stopwatch.part("glance"):
-                glance_BXHW = glance(self.model, pixels_B3hw, batch.grid, self.mean, self.std)
-        pyramid = layer.see(pixels_B3hw, batch.grid, glance_BXHW, stopwatch)
-        return layer.weigh(pyramid.rows(batch.image_R), looked.question, stopwatch)
-
-    def pixels(self, looked: Looked) -> Tensor:
-        batch = looked.batch
-        if looked.pixels is None:
-            stopwatch = Stopwatch(self.owner.device)
-            with stopwatch.part("pixels"):
-                rows = batch.pixel_values.split(batch.image_grid_thw.prod(-1).tolist())
-                mean, std = self.mean.to(self.owner.device), self.std.to(self.owner.device)
-                looked.pixels = torch.stack(
-                    [encoding.unpatchify(row, batch.grid, self.vision, mean, std) for row in rows]
-                )
-            looked.pixels_ms = stopwatch.milliseconds()["pixels"] / batch.images
-        return looked.pixels
-
-    def _view(self, looked: Looked, selector: Selector, stopwatch: Stopwatch) -> View:
-        """What a method of the field says that it reads, a row per question."""
-        batch, device = looked.batch, self.owner.device
-        assert not selector.reads_pixels, f"{selector.name} reads pixels: give it a way to look at an image once"
-        more: dict[str, Tensor] = {"number_B": torch.tensor([p.number for p in batch.pictures], device=device)}
-        if selector.reads_evidence:
-            evidence_RN = torch.zeros(batch.rows, batch.cells, dtype=torch.bool)
-            for row, cells in enumerate(batch.evidence_R):
-                evidence_RN[row, sorted(cells)] = True
-            more["evidence_BHW"] = evidence_RN.view(-1, *batch.grid).to(device)
-        visual_RND = None
-        if selector.reads_tokens:
-            features = dense_features(self.owner, looked)
-            with stopwatch.part("insides"):
-                inside: dict[str, Sequence[Tensor]] = {}
-                if selector.reads_patches:
-                    inside["patches_BNX"] = insides_vision.patch_features(self.model, features)
-                if selector.reads_received:
-                    inside["received_BN"], inside["keys_BNd"] = insides_vision.received_attention(
-                        self.model, features, batch.image_grid_thw
-                    )
-            more |= {name: torch.stack(list(values))[batch.image_R] for name, values in inside.items()}
-            visual_RND = torch.stack(list(features.pooler_output))[batch.image_R]
-        return View(batch.grid, looked.question, None, visual_RND, **more)
+def judge(owner: ARRCOCQwen, looked: Looked, selector: Selector) -> tuple[Judgement, float]:
+    """The judgement of all rows as the product makes it, and what it took per question in ms."""
+    batch, looker = looked.batch, replace(owner.looker(), selector=selector)
+    if looked.question is None:
+        stopwatch = Stopwatch(owner.device)
+        with stopwatch.part("question"):
+            looked.question = looker.question_of(batch.request)
+        looked.question_ms = stopwatch.milliseconds()["question"] / batch.rows
+    before_ms, stopwatch = looked.question_ms, Stopwatch(owner.device)
+    given: dict[str, Tensor] = batch.told(selector.reads_evidence)
+    if selector.reads_pixels:
+        given["image_B3hw"] = pixels_of(owner, looked)
+        before_ms += looked.pixels_ms
+    if selector.reads_tokens:
+        features = dense_features(owner, looked)
+        with stopwatch.part("insides"):
+            inside = looker.insides(features, batch.image_grid_thw)
+        given |= {name: torch.stack(list(values)) for name, values in inside.items()}
+        given["visual_BND"] = torch.stack(list(features.pooler_output))
+    judgement = looker.judge(batch.grid, looked.question, stopwatch, image_R=batch.image_R, **given)
+    times = stopwatch.milliseconds()
+    return judgement, before_ms + sum(
+        ms / (batch.images if part in SHARED else batch.rows) for part, ms in times.items()
+    )

@@ -4,8 +4,7 @@ R questions (rows).
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,23 +13,11 @@ from torch import Tensor
 from arr_coc.evaluation.field.batch import Batch
 from arr_coc.evaluation.field.looking import Looked, Outcome, dense_features
 from arr_coc.evaluation.field.methods import PLAIN, Method
+from arr_coc.qwen.eager import Prepared
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.preparing import Prepared, Preparer
-from arr_coc.qwen.requests import Request
 from arr_coc.selectors import Selector
-from arr_coc.timing import Stopwatch
 
 NOT_CHOOSING = ("vision", "first layers")
-
-
-@dataclass(frozen=True, slots=True)
-class SharingPreparer(Preparer):
-    """Prepares with visual tokens that were made before."""
-
-    shared: Callable[[], Any]
-
-    def _encode(self, request: Request, indices: list[Tensor] | None, stopwatch: Stopwatch) -> Any:
-        return self.shared()
 
 
 class FirstToken:
@@ -95,17 +82,16 @@ class PlainEngine:
         owner, batch = self.owner, looked.batch
         plain = method.name == PLAIN
         selector = owner.selector if plain else self.selectors[method.selector]
-        preparer = replace(
-            owner.preparer(), selector=selector, encoding="dense" if selector.resizes else method.encoding, strict=True
-        )
+        looker = replace(owner.looker(), selector=selector, strict=True)
+        encoding = "dense" if selector.resizes else method.encoding
+        preparer = replace(owner.preparer(), looker=looker, encoding=encoding)
         keeps = [method.keep] * batch.rows
         reads_inside = selector.reads_patches or selector.reads_received
         if preparer.encoding == "sparse" or selector.resizes or (reads_inside and not plain):
             request = replace(batch.request, keeps=keeps, pixel_values=batch.rows_pixels())
             return preparer(request), 0.0
         features = dense_features(owner, looked)
-        settings = {f.name: getattr(preparer, f.name) for f in fields(preparer)}
-        sharing = SharingPreparer(**settings, shared=lambda: rows_features(features, batch))
+        sharing = replace(preparer, shared=lambda: rows_features(features, batch))
         pixels = batch.rows_pixels() if selector.reads_pixels and not plain else batch.pixel_values
         return sharing(replace(batch.request, keeps=keeps, pixel_values=pixels)), looked.features_ms
 

@@ -17,7 +17,7 @@ from arr_coc.evaluation.field.run import unpack_cells
 from arr_coc.evaluation.report.pairs import at_budget
 from arr_coc.evaluation.report.rows import Entry, Place, budgets_of, entries_of, ours_of
 from arr_coc.evaluation.report.samples import Answers, read_file
-from arr_coc.qwen.requests import evidence_mask
+from arr_coc.qwen.request import evidence_mask
 
 BEHIND = 0.5  # of a score
 KEPT = 0.95  # share of the evidence's cells from which on it counts as kept

@@ -1,7 +1,7 @@
-"""Batched greedy answers of mini: many questions, images of one size, all cells or chosen ones.
+"""Greedy answers to many questions at once, over prefixes that several of them may share.
 
-B images, R rows (an image with its questions), Q questions of a row, T tokens of a row, L all tokens so far,
-K kept cells.
+B images, U prefixes (an image and its kept cells), R rows (a question each, or in `Row` an image with its questions), K
+kept cells, T prompt tokens, L all tokens so far, A rows that are not done.
 
 Chosen cells come two ways: sparse (only they enter the ViT), or dense (the ViT sees all cells, and the chosen tokens,
 merged and DeepStack, go on). Dense rows about one image are encoded once, however many there are.
@@ -27,10 +27,11 @@ from arr_coc.qwen.batched.forward import (
     run_text,
     text_start,
 )
-from arr_coc.qwen.cells import CELL
 from arr_coc.qwen.turns import Turns
+from arr_coc.qwen.vision import Geometry
+from arr_coc.timing import Stopwatch, timed
 
-PREFIX, PADDING = -2, -1  # "turns" of tokens that everybody and nobody sees
+CELL = Geometry().cell  # px on a side, of mini
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,53 +154,77 @@ class Answerer:
 
     def _answer_group(self, rows: Sequence[Row], seen: Seen) -> list[list[str]]:
         lead = torch.tensor(self.turns.lead_ids, device=self.device)
-        cache = run_prefix(self.model, seen, lead, self.turns.end_id)
-        prompts = [[self.turns.prompt(text) for text in row.questions] for row in rows]
-        ids = self._greedy(prompts, cache, text_start(seen.grid, len(lead)))
-        return [[self.turns.decode(answer) for answer in row] for row in ids]
-
-    def _greedy(self, prompts: list[list[tuple[int, ...]]], cache: PrefixCache, start: int) -> list[list[list[int]]]:
-        """Token ids of the answers; each ends with the stop token unless `most_tokens` came first."""
-        ids_RT, turns_RT, offsets_RT = (torch.from_numpy(a).to(self.device) for a in _slots(prompts, self.turns.pad_id))
-        rows, questions = len(prompts), len(prompts[0])
-        slot = ids_RT.shape[1] // questions
-        lengths_RQ = torch.tensor([[len(p) for p in row] for row in prompts], device=self.device)
-        numbers_RQ = torch.arange(questions, device=self.device).expand(rows, -1)
-        columns_RL = turns_RT.new_full((rows, cache[0][0].shape[2]), PREFIX)
-        causal = torch.ones(ids_RT.shape[1], ids_RT.shape[1], dtype=torch.bool, device=self.device).tril()
-        same = (turns_RT[:, :, None] == turns_RT[:, None, :]) & causal
-        mask = torch.cat([same.new_ones(rows, same.shape[1], columns_RL.shape[1]), same], dim=2)[:, None]
-        hidden = run_text(self.model, ids_RT, start + offsets_RT, mask, cache, grow=True)
-        columns_RL = torch.cat([columns_RL, turns_RT], dim=1)
-        last_RQ = numbers_RQ * slot + lengths_RQ - 1
-        hidden = hidden.gather(1, last_RQ[..., None].expand(-1, -1, hidden.shape[2]))
-        found: list[Tensor] = []
-        done = torch.zeros_like(numbers_RQ, dtype=torch.bool)
-        for step in range(self.most_tokens):
-            token = logits(self.model, hidden, self.dtype).argmax(-1)
-            token = token.masked_fill(done, self.turns.stop_id)
-            found.append(token)
-            done = done | (token == self.turns.stop_id)
-            if bool(done.all()):
-                break
-            columns_RL = torch.cat([columns_RL, numbers_RQ], dim=1)
-            mask = (columns_RL[:, None] == PREFIX) | (columns_RL[:, None] == numbers_RQ[:, :, None])
-            positions = start + lengths_RQ + step
-            hidden = run_text(self.model, token, positions, mask[:, None], cache, grow=True)
-        return torch.stack(found, dim=2).tolist()
+        prompts = [self.turns.prompt(text) for row in rows for text in row.questions]
+        counts = torch.tensor([len(row.questions) for row in rows], device=self.device)
+        row_of = torch.arange(len(rows), device=self.device).repeat_interleave(counts)
+        cache = share_cache(run_prefix(self.model, seen, lead, self.turns.end_id), row_of)
+        start = text_start(seen.grid, len(lead))
+        found = iter(answer_rows(self.model, cache, prompts, start, self.turns.stop_id, self.most_tokens))
+        return [[self.turns.decode(next(found)) for _ in row.questions] for row in rows]
 
 
-def _slots(prompts: list[list[tuple[int, ...]]], pad_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(ids, turns, offsets), each [R, T]: every prompt in a slot of equal width, padded on the right."""
-    slot = max(len(p) for row in prompts for p in row)
-    shape = (len(prompts), len(prompts[0]), slot)
-    ids = np.full(shape, pad_id, np.int64)
-    turns = np.full(shape, PADDING, np.int64)
-    offsets = np.zeros(shape, np.int64)
-    for r, row in enumerate(prompts):
-        for q, prompt in enumerate(row):
-            ids[r, q, : len(prompt)] = prompt
-            turns[r, q, : len(prompt)] = q
-            offsets[r, q, : len(prompt)] = np.arange(len(prompt))
-    flat = (len(prompts), len(prompts[0]) * slot)
-    return ids.reshape(flat), turns.reshape(flat), offsets.reshape(flat)
+# ---------------------------------------------------------------- greedy decoding
+
+
+def share_cache(cache_U: PrefixCache, prefix_R: Tensor) -> PrefixCache:
+    """The keys and values of each row's own prefix."""
+    return [(key[prefix_R], value[prefix_R]) for key, value in cache_U]
+
+
+def answer_rows(
+    model: Any,
+    cache: PrefixCache,
+    prompts: Sequence[Sequence[int]],
+    start: int,
+    stop_id: int,
+    most_tokens: int,
+    stopwatch: Stopwatch | None = None,
+) -> list[list[int]]:
+    """Token ids of each row's answer, without the stop token. `start` is the position of the first prompt token.
+
+    The prompts' own pass is timed as "prefill", the steps after the first token as "decode". `cache` is used up.
+    """
+    device, dtype = cache[0][0].device, cache[0][0].dtype
+    lengths_R = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    longest = int(lengths_R.max())
+    rows, prefix = len(prompts), cache[0][0].shape[2]
+    ids_RT = torch.tensor([[*prompt, *[stop_id] * (longest - len(prompt))] for prompt in prompts], device=device)
+    columns_T = torch.arange(longest, device=device)
+    with timed(stopwatch, "prefill"):
+        # Padding stands after the prompt, so that being causal hides it.
+        causal = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
+        mask = torch.cat([causal.new_ones(longest, prefix), causal], dim=1).expand(rows, 1, -1, -1)
+        hidden_RTD = run_text(model, ids_RT, (start + columns_T).expand(rows, -1), mask, cache, grow=True)
+        last_RD = hidden_RTD[torch.arange(rows, device=device), lengths_R - 1]
+        token_A = logits(model, last_RD, dtype).argmax(-1)
+    with timed(stopwatch, "decode"):
+        valid_AL = torch.cat([causal.new_ones(rows, prefix), columns_T < lengths_R[:, None]], dim=1)
+        return _go_on(model, cache, token_A, valid_AL, start + lengths_R, stop_id, most_tokens)
+
+
+def _go_on(
+    model: Any, cache: PrefixCache, token_A: Tensor, valid_AL: Tensor, next_A: Tensor, stop_id: int, most_tokens: int
+) -> list[list[int]]:
+    """The rest of the answers, token by token. Rows that are done leave the batch when they are a quarter of it."""
+    dtype = cache[0][0].dtype
+    found: list[list[int]] = [[] for _ in range(token_A.shape[0])]
+    row_A = torch.arange(token_A.shape[0], device=token_A.device)
+    done_A = torch.zeros_like(row_A, dtype=torch.bool)
+    for step in range(most_tokens):
+        done_A = done_A | (token_A == stop_id)
+        done = done_A.tolist()
+        for row, token, over in zip(row_A.tolist(), token_A.tolist(), done, strict=True):
+            if not over:
+                found[row].append(token)
+        if all(done) or step + 1 == most_tokens:
+            break
+        if 4 * sum(done) >= len(done):
+            left = (~done_A).nonzero().squeeze(-1)
+            row_A, token_A, valid_AL, next_A, done_A = (x[left] for x in (row_A, token_A, valid_AL, next_A, done_A))
+            cache[:] = [(key[left], value[left]) for key, value in cache]
+        valid_AL = torch.cat([valid_AL, valid_AL.new_ones(valid_AL.shape[0], 1)], dim=1)
+        hidden_A1D = run_text(
+            model, token_A.unsqueeze(1), (next_A + step).unsqueeze(1), valid_AL[:, None, None], cache, grow=True
+        )
+        token_A = logits(model, hidden_A1D[:, 0], dtype).argmax(-1)
+    return found

@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
 from arr_coc.qwen.batched.kernels import Kernels, merger_weights, text_weights, vision_weights
+from arr_coc.qwen.vision import Geometry, cut
 
-PATCH, MERGE = 16, 2
 EAGER = Kernels()
 PrefixCache = list[tuple[Tensor, Tensor]]  # per decoder layer: key and value, [B, H, S, d]
 
@@ -49,30 +49,28 @@ class Seen:
 
 def grid_tables(model: Any, height: int, width: int, device: torch.device | str) -> GridTables:
     """Tables for a grid of `height` x `width` cells."""
-    visual = model.model.visual
-    grid = torch.tensor([[1, height * MERGE, width * MERGE]], device=device)
+    visual, merge = model.model.visual, model.model.visual.spatial_merge_size
+    grid = torch.tensor([[1, height * merge, width * merge]], device=device)
     taps, weights = get_vision_interpolation_indices_and_weights(
-        grid, visual.num_grid_per_side, mode="bilinear", align_corners=True, spatial_merge_size=MERGE
+        grid, visual.num_grid_per_side, mode="bilinear", align_corners=True, spatial_merge_size=merge
     )
-    positions = get_vision_position_ids(grid, MERGE)
+    positions = get_vision_position_ids(grid, merge)
     cos, sin = visual.rotary_pos_emb(positions, positions)
     half = cos.shape[-1] // 2
     cos, sin = (y[:, :half].reshape(height * width, -1) for y in (cos, sin))
     return GridTables(height, width, taps, weights, cos, sin)
 
 
-def patchify(images_BHWC: Tensor, dtype: torch.dtype) -> Tensor:
-    """uint8 images to normalised patches [B, N, 4, 768] (channel, row, column), values in [-1, 1].
+def patchify(images_BHWC: Tensor, dtype: torch.dtype, geometry: Geometry | None = None) -> Tensor:
+    """uint8 images to normalised patches [B, N, 4, 768] (channel, row, column), values in [-1, 1] as mini takes them.
 
     One frame only: the model sees every image as two equal frames, and `encode_vision` adds up their weights.
     """
-    batch, high, wide, _ = images_BHWC.shape
-    side = PATCH * MERGE
-    if high % side or wide % side:
-        raise ValueError(f"an image of {wide}x{high} px is no multiple of {side} px: resize it first")
-    x = images_BHWC.view(batch, high // side, MERGE, PATCH, wide // side, MERGE, PATCH, 3)
-    x = x.permute(0, 1, 4, 2, 5, 7, 3, 6).reshape(batch, -1, MERGE * MERGE, 3 * PATCH * PATCH)
-    return x.to(dtype).mul_(1 / 127.5).sub_(1.0)
+    geometry = geometry or Geometry()
+    _, high, wide, _ = images_BHWC.shape
+    if high % geometry.cell or wide % geometry.cell:
+        raise ValueError(f"an image of {wide}x{high} px is no multiple of {geometry.cell} px: resize it first")
+    return cut(images_BHWC.permute(0, 3, 1, 2), geometry).to(dtype).mul_(1 / 127.5).sub_(1.0)
 
 
 def encode_vision(
@@ -85,7 +83,7 @@ def encode_vision(
     """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only)."""
     visual = model.model.visual
     dtype = patches_BN4p.dtype
-    batch, cells = patches_BN4p.shape[:2]
+    batch, cells, window = patches_BN4p.shape[:3]
     table = (visual.pos_embed(tables.taps_P4) * tables.weights_P4[:, :, None]).sum(1)
     table_NX = table.view(cells, -1).to(visual.pos_embed.weight.dtype)
     if cells_BK is None:
@@ -97,7 +95,7 @@ def encode_vision(
         place = F.embedding(cells_BK, table_NX)
         cos, sin = tables.cos_Nf[cells_BK], tables.sin_Nf[cells_BK]
     kept = rows.shape[1]
-    patches = kept * MERGE * MERGE
+    patches = kept * window
     conv = visual.patch_embed.proj
     weight = conv.weight.sum(2).flatten(1)  # both frames are the same image
     x = F.linear(rows.reshape(batch * patches, -1), weight.to(dtype), conv.bias.to(dtype))
@@ -112,9 +110,9 @@ def encode_vision(
         x = kernels.vision_rest(x, attended, rest, dtype)
         if number in visual.deepstack_visual_indexes:
             level = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
-            merged = kernels.merge(x.view(batch * kept, 4, -1), merger_weights(level), dtype)
+            merged = kernels.merge(x.view(batch * kept, window, -1), merger_weights(level), dtype)
             deepstack.append(merged.view(batch, kept, -1))
-    merged = kernels.merge(x.view(batch * kept, 4, -1), merger_weights(visual.merger), dtype)
+    merged = kernels.merge(x.view(batch * kept, window, -1), merger_weights(visual.merger), dtype)
     return Seen(merged.view(batch, kept, -1), deepstack, cells_BK, (tables.height, tables.width))
 
 

@@ -1,14 +1,12 @@
-"""The fast path: an own forward over the stock modules' weights, with shapes fixed so that it can be recorded.
+"""The recorded path, `fast=True`: an own forward over the stock modules' weights, of fixed shapes, recorded.
 
-buckets      sizes are rounded up to few, so that few recordings serve all requests
-layout       what the host knows of a request before anything is computed
-seeing       the vision tower over padded sets of windows
-speaking     prefill and one step of decoding over a static cache
-selecting    texture, sight, knowing, balancing, attending without a host read
-recording    recordings of all these: CUDA graphs, or the same by running again; the least used go first
+rules        when the recorded path applies
+layout       what the host knows of a request before anything is computed; sizes rounded up to few
+choosing     texture, sight, knowing, balancing, attending without a host read
+forward      the vision tower over padded sets of windows, the language model over a static cache
+stages       all these as recordings, found by their sizes
+recording    CUDA graphs, or the same by running again; the least used go first
 picking      the next token from the logits
-rules        when the fast path applies
-break_even   from how many visual tokens on choosing pays
 runner       all of it in order
 """
 

@@ -4,7 +4,8 @@ B rows, L full length, M padded length, I images of all rows, N cells of an imag
 as are kept), V = I * K slots of visual tokens.
 
 How many cells of an image are kept fixes the whole layout; which ones only moves positions, and those are made on the
-device. Rows are padded on the right: with causal attention nobody sees the padding, so that no mask is needed.
+device. Rows are padded on the right: with causal attention nobody sees the padding, so that no mask is needed. Sizes
+are rounded up to a few fixed ones: a recording is made per size, and what is padded is masked or never read.
 """
 
 import itertools
@@ -14,7 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Grid = tuple[int, int]
+from arr_coc.qwen.vision import Grid
+
+# Budgets that people ask for are sizes of their own, so that these are not padded at all.
+BUDGETS = (16, 32, 64, 96, 128, 200, 256, 400, 512, 768, 1024)
+TEXTS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+CAPACITIES = (128, 256, 384, 512, 768, 1024)
 
 
 class NotFast(Exception):
@@ -32,7 +38,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PaddedSequences:
     """Tensors on the host that describe the compact, padded sequences."""
 
     ids_BM: Tensor
@@ -54,7 +60,7 @@ def read_prompt(
 
 def plan(
     prompt: Prompt, counts_I: Sequence[int], slots: int, length: int, image_id: int, policy: str = "original"
-) -> Layout:
+) -> PaddedSequences:
     """Lay out the sequences with `counts_I` tokens left of each image, in rows of `length` places.
 
     Positions are those of the full sequence (`policy` "original"), or count what is left ("compact").
@@ -80,7 +86,7 @@ def plan(
                 visual_BM[row, here] = torch.arange(image * slots, image * slots + count)
             place += count
         lengths_B[row], next_B[row] = place, position
-    return Layout(ids_BM, visual_BM, base_BM, lengths_B, next_B)
+    return PaddedSequences(ids_BM, visual_BM, base_BM, lengths_B, next_B)
 
 
 def _pieces(prompt: Prompt, row: int, image_id: int) -> list[tuple[int | None, int, int]]:
@@ -120,3 +126,31 @@ def padded_questions(prompt: Prompt, width: int) -> tuple[Tensor, Tensor]:
     for row, asked in enumerate(prompt.asked):
         ids_BQ[row, : len(asked)], mask_BQ[row, : len(asked)] = asked, True
     return ids_BQ, mask_BQ
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def round_up(size: int, steps: tuple[int, ...]) -> int:
+    """The smallest step that holds `size`; beyond the last step, eighths of powers of two (12.5 % padding at most)."""
+    assert size >= 0, size
+    for step in steps:
+        if size <= step:
+            return step
+    grain = max(1, 1 << ((size - 1).bit_length() - 4))
+    return -(-size // grain) * grain
+
+
+def budget_bucket(tokens: int) -> int:
+    """Windows of one image."""
+    return round_up(tokens, BUDGETS)
+
+
+def text_bucket(tokens: int) -> int:
+    """Tokens of one row that are not visual."""
+    return round_up(tokens, TEXTS)
+
+
+def capacity_bucket(tokens: int) -> int:
+    """Places of the cache of one row: prompt and answer together. A multiple of 8, as attention kernels like it."""
+    return -(-round_up(tokens, CAPACITIES) // 8) * 8

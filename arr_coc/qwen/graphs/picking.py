@@ -11,10 +11,24 @@ import torch
 from torch import Tensor
 from transformers import (
     LogitsProcessorList,
+    StoppingCriteriaList,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+
+# Generation settings that the fast path follows, and values of others that change nothing.
+FOLLOWED = (
+    *("max_new_tokens", "do_sample", "temperature", "top_k", "top_p"),
+    *("eos_token_id", "pad_token_id", "bos_token_id", "transformers_version"),
+)
+NEUTRAL = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "use_cache": True,
+    "repetition_penalty": 1.0,
+    "length_penalty": 1.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,34 @@ def ids_of(ids: Any) -> tuple[int, ...]:
     if isinstance(ids, Tensor):
         ids = ids.tolist()
     return tuple(int(one) for one in ids) if isinstance(ids, Sequence) else (int(ids),)
+
+
+def picking_of(model: Any, options: dict[str, Any]) -> Picking | str:
+    """How to generate from the model's own settings and the caller's keywords, or why the fast path cannot."""
+    options = dict(options)
+    criteria = options.pop("stopping_criteria", None)
+    config = model.generation_config
+    settings = config.to_diff_dict()
+    for name, value in options.items():
+        if not hasattr(config, name) or name == "generation_config":
+            return f"it does not know generate's {name!r}"
+        settings[name] = value
+    for name, value in settings.items():
+        followed = name in FOLLOWED or name.startswith("_")
+        if followed or value is None or value is False or NEUTRAL.get(name, ...) == value:
+            continue
+        return f"it does not know generate's {name!r}"
+    most = settings.get("max_new_tokens")
+    if not isinstance(most, int) or most < 1:
+        return "max_new_tokens is not given"
+    ends = ids_of(settings.get("eos_token_id"))
+    pad = settings.get("pad_token_id")
+    pad = int(pad) if pad is not None else (ends[0] if ends else 0)
+    warpers = None
+    if settings.get("do_sample"):
+        top_k = settings.get("top_k", 50)  # transformers samples among 50 unless told otherwise
+        warpers = warpers_of(settings.get("temperature"), top_k, settings.get("top_p"))
+    return Picking(most, ends, pad, warpers, StoppingCriteriaList(criteria) if criteria else None)
 
 
 class Rows:

@@ -1,29 +1,21 @@
-"""When the fast path applies. Every rule gives the reason why not, in words, or None."""
+"""When the recorded path applies. Every rule gives the reason why not, in words, or None."""
 
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import Qwen3VLForConditionalGeneration, StoppingCriteriaList
+from transformers import Qwen3VLForConditionalGeneration
 
-from arr_coc.qwen.graphs.picking import Picking, ids_of, warpers_of
-from arr_coc.qwen.preparing import Preparer
+from arr_coc.qwen.looking import Looker
 
 ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")  # all of them the same mathematics
 SELECTORS = ("arr_coc", "training_free")  # these judge without reading back to the host
+TENSORS = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")  # what it reads
 
-# Generation settings that the fast path follows, and values of others that change nothing.
-FOLLOWED = (
-    *("max_new_tokens", "do_sample", "temperature", "top_k", "top_p"),
-    *("eos_token_id", "pad_token_id", "bos_token_id", "transformers_version"),
-)
-NEUTRAL = {
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "use_cache": True,
-    "repetition_penalty": 1.0,
-    "length_penalty": 1.0,
-}
+
+def why_not(looker: Looker, encoding: str, inputs: dict[str, Any]) -> str | None:
+    """Of a request: the first reason there is."""
+    return why_not_model(looker.model) or why_not_settings(looker, encoding) or why_not_inputs(inputs)
 
 
 def why_not_model(model: Any) -> str | None:
@@ -51,49 +43,29 @@ def why_not_model(model: Any) -> str | None:
     return None
 
 
-def why_not_settings(settings: Preparer) -> str | None:
+def why_not_settings(looker: Looker, encoding: str) -> str | None:
     """Of what chooses and encodes."""
-    if settings.strict:
+    if looker.strict:
         return "the model is being trained"
-    if settings.encoding not in ("dense", "sparse"):
-        return f"it does not know encoding={settings.encoding!r}"
-    if settings.config.straight_through:
+    if encoding not in ("dense", "sparse"):
+        return f"it does not know encoding={encoding!r}"
+    if looker.config.straight_through:
         return "straight_through needs gradients"
-    if settings.config.pooling == "lm":
+    if looker.config.pooling == "lm":
         return "pooling='lm' reads the question with the language model first"
-    if settings.selector.name not in SELECTORS:
-        return f"it does not know the selector {settings.selector.name!r}"
-    if settings.selector.reads_tokens and settings.encoding == "sparse":
+    if looker.selector.name not in SELECTORS:
+        return f"it does not know the selector {looker.selector.name!r}"
+    if looker.selector.reads_tokens and encoding == "sparse":
         return "the selector reads what the vision encoder makes"
     return None
 
 
-def picking_of(model: Any, options: dict[str, Any]) -> Picking | str:
-    """How to generate from the model's own settings and the caller's keywords, or why the fast path cannot."""
-    options = dict(options)
-    criteria = options.pop("stopping_criteria", None)
-    config = model.generation_config
-    settings = config.to_diff_dict()
-    for name, value in options.items():
-        if not hasattr(config, name) or name == "generation_config":
-            return f"it does not know generate's {name!r}"
-        settings[name] = value
-    for name, value in settings.items():
-        followed = name in FOLLOWED or name.startswith("_")
-        if followed or value is None or value is False or NEUTRAL.get(name, ...) == value:
-            continue
-        return f"it does not know generate's {name!r}"
-    most = settings.get("max_new_tokens")
-    if not isinstance(most, int) or most < 1:
-        return "max_new_tokens is not given"
-    ends = ids_of(settings.get("eos_token_id"))
-    pad = settings.get("pad_token_id")
-    pad = int(pad) if pad is not None else (ends[0] if ends else 0)
-    warpers = None
-    if settings.get("do_sample"):
-        top_k = settings.get("top_k", 50)  # transformers samples among 50 unless told otherwise
-        warpers = warpers_of(settings.get("temperature"), top_k, settings.get("top_p"))
-    return Picking(most, ends, pad, warpers, StoppingCriteriaList(criteria) if criteria else None)
+def why_not_inputs(inputs: dict[str, Any]) -> str | None:
+    """Of the request's inputs: what must be there, and nothing that the recorded path does not read."""
+    if inputs.get("image_grid_thw") is None:
+        return "inputs are missing"
+    unknown = [name for name, value in inputs.items() if name not in TENSORS and value is not None]
+    return f"it does not read {unknown[0]!r}" if unknown else None
 
 
 def is_default(device: torch.device) -> bool:

@@ -13,15 +13,25 @@ from torch import Tensor
 
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.encoding import cells_of
-from arr_coc.qwen.graphs.buckets import budget_bucket, capacity_bucket, text_bucket
-from arr_coc.qwen.graphs.deciding import Chosen, decide, everything
-from arr_coc.qwen.graphs.layout import Layout, NotFast, Prompt, plan, read_prompt, text_lengths, visual_lengths
+from arr_coc.qwen.graphs.choosing import Chosen, choose, everything
+from arr_coc.qwen.graphs.layout import (
+    NotFast,
+    PaddedSequences,
+    Prompt,
+    budget_bucket,
+    capacity_bucket,
+    plan,
+    read_prompt,
+    text_bucket,
+    text_lengths,
+    visual_lengths,
+)
 from arr_coc.qwen.graphs.picking import Picking, Rows
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recording, Recordings, Rerunner, Tensors
+from arr_coc.qwen.graphs.rules import TENSORS
 from arr_coc.qwen.graphs.stages import Stages
-from arr_coc.qwen.positions import find_question, samples_of_images, token_types
-from arr_coc.qwen.preparing import Preparer
+from arr_coc.qwen.looking import Looker
+from arr_coc.qwen.request import cells_of, find_question, samples_of_images, token_types
 from arr_coc.records import NOT_FINITE
 from arr_coc.timing import Stopwatch
 
@@ -40,6 +50,14 @@ class Job:
     keeps: list[Keep]  # one checked dial per row
     question_mask: Tensor | None = None
 
+    @classmethod
+    def of(cls, inputs: dict[str, Any], keeps: list[Keep]) -> "Job":
+        """From what generate was given; without a mask, every token is real."""
+        given = {name: inputs.get(name) for name in TENSORS}
+        if given["attention_mask"] is None:
+            given["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        return cls(**given, keeps=keeps)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, slots=True)
 class FastResult:
@@ -50,6 +68,12 @@ class FastResult:
     images: list[list[ImageSelection]]  # per row, per image
     timings_ms: dict[str, float]
     """select, vision, prefill, ttft (their sum), wall_ttft (until the token is on the host), decode (per token)."""
+
+    def as_timed(self) -> dict[str, float]:
+        """The times under the eager path's names: "generate" is prefill and all steps together."""
+        times = {name: self.timings_ms[name] for name in ("select", "vision", "prefill")}
+        steps = max(0, self.new_BT.shape[1] - 1)
+        return {**times, "generate": self.timings_ms["prefill"] + self.timings_ms["decode"] * steps}
 
 
 class FastRunner:
@@ -70,21 +94,26 @@ class FastRunner:
             most_bytes = int(torch.cuda.mem_get_info(self.device)[1] * MOST_SHARE) if on_gpu else MOST_BYTES_CPU
         self.recordings = Recordings(recorder, most_bytes)
         self.stages = Stages(model, self.recordings, compiled)
-        self._made_for: tuple[Any, ...] = ()
+        self._weights: tuple[Any, ...] = ()
         self._lock = threading.RLock()
 
+    @property
+    def made_for(self) -> tuple[Any, torch.device, bool]:
+        """The model, its device, and whether kernels are fused: another one needs a runner of its own."""
+        return self.model, self.device, self.compiled
+
     @torch.no_grad()
-    def run(self, settings: Preparer, job: Job, picking: Picking, streamer: Any = None) -> FastResult:
+    def run(self, looker: Looker, encoding: str, job: Job, picking: Picking, streamer: Any = None) -> FastResult:
         """Answer a request. Raises NotFast, before anything was streamed, where the plain path must be taken."""
         with self._lock, torch.autocast(self.device.type, enabled=False):
-            self._check_weights(settings)
+            self._check_weights(looker)
             started = time.perf_counter()
             stopwatch = Stopwatch(self.device)
-            prompt = self._read(settings, job)
+            prompt = self._read(looker, job)
             pixels = self.stages.put(job.pixel_values)
-            chosen, features = self._choose_and_see(settings, prompt, job.keeps, pixels, stopwatch)
+            chosen, features = self._choose_and_see(looker, encoding, prompt, job.keeps, pixels, stopwatch)
             with stopwatch.part("prefill"):
-                layout, decoder, said = self._prefill(settings, prompt, chosen, features, picking)
+                layout, decoder, said = self._prefill(looker.config.position_policy, prompt, chosen, features, picking)
             first_logits = said["logits"].clone()
             token = said["token"] if picking.warpers is None else picking.pick(first_logits)
             rows = Rows(picking, job.input_ids.cpu())
@@ -103,45 +132,63 @@ class FastRunner:
             timings = _timings(stopwatch, len(rows.steps), wall_ms)
             return FastResult(rows.new_BT, first_logits, chosen.explain(prompt, strategies), timings)
 
-    def _check_weights(self, settings: Preparer) -> None:
+    def _check_weights(self, looker: Looker) -> None:
         """Recordings read weights where they lay: if weights were moved or the selector exchanged, they are void."""
         language, visual = self.model.model.language_model, self.model.model.visual
         some = [self.model.lm_head, language.layers[0].self_attn.q_proj, language.layers[-1].mlp.down_proj]
         some += [visual.blocks[0].attn.qkv, visual.blocks[-1].mlp.linear_fc2]
-        own = next(iter(settings.selector.parameters()), None)
-        now = (*(one.weight.data_ptr() for one in some), id(settings.selector), None if own is None else own.data_ptr())
-        if now != self._made_for:
+        own = next(iter(looker.selector.parameters()), None)
+        now = (*(one.weight.data_ptr() for one in some), id(looker.selector), None if own is None else own.data_ptr())
+        if now != self._weights:
             self.recordings.clear()
-            self._made_for = now
+            self._weights = now
 
-    def _read(self, settings: Preparer, job: Job) -> Prompt:
+    def _read(self, looker: Looker, job: Job) -> Prompt:
         """The prompts on the host."""
         config = self.model.config
         ids, mask = job.input_ids.cpu(), job.attention_mask.cpu()
         grids = cells_of(job.image_grid_thw.cpu(), config.vision_config.spatial_merge_size)
         asked = job.question_mask
-        asked = find_question(ids, mask, config, settings.chat) if asked is None else asked.cpu()
+        asked = find_question(ids, mask, config, looker.chat) if asked is None else asked.cpu()
         return read_prompt(ids, mask, asked, grids, samples_of_images(token_types(ids, config), grids))
 
     def _choose_and_see(
-        self, settings: Preparer, prompt: Prompt, keeps: list[Keep], pixels: Tensor, stopwatch: Stopwatch
+        self,
+        looker: Looker,
+        encoding: str,
+        prompt: Prompt,
+        keeps: list[Keep],
+        pixels: Tensor,
+        stopwatch: Stopwatch,
     ) -> tuple[Chosen, Tensor]:
         """The kept cells, and the visual tokens of their slots `[E, V, D]`."""
-        if settings.encoding == "sparse" and not all(keep == 1.0 for keep in keeps):
+        all_kept = all(keep == 1.0 for keep in keeps)
+        if encoding == "sparse" and not all_kept:
             with stopwatch.part("select"):
-                chosen = decide(self.stages, settings, prompt, keeps, pixels, None)
+                chosen = self._choose(looker, prompt, keeps, pixels, None)
             with stopwatch.part("vision"):
                 return chosen, self._see(prompt, chosen, pixels)
-        whole = everything(self.stages, prompt)
+        whole = everything(prompt, self.device)
         with stopwatch.part("vision"):
             features = self._see(prompt, whole, pixels)
-        if all(keep == 1.0 for keep in keeps):
+        if all_kept:
             return whole, features
         with stopwatch.part("select"):
-            chosen = decide(self.stages, settings, prompt, keeps, pixels, features)
+            chosen = self._choose(looker, prompt, keeps, pixels, features)
         with stopwatch.part("vision"):
             first_I1 = self.stages.put(torch.arange(len(prompt.grids)).unsqueeze(1) * whole.slots)
             return chosen, features.index_select(1, (first_I1 + chosen.cells_IK).flatten())
+
+    def _choose(
+        self, looker: Looker, prompt: Prompt, keeps: list[Keep], pixels: Tensor, features: Tensor | None
+    ) -> Chosen:
+        """The choice; where it fails, the plain path keeps every token and says why."""
+        try:
+            return choose(self.stages, looker, prompt, keeps, pixels, features)
+        except NotFast:
+            raise
+        except Exception as error:
+            raise NotFast(f"choosing failed ({type(error).__name__})") from error
 
     def _see(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor) -> Tensor:
         """One call of the ViT over the chosen windows of all images."""
@@ -157,10 +204,10 @@ class FastRunner:
         return self.stages.see(rows_IPx, chosen.cells_IK, grid_I2, chosen.mask_IK)
 
     def _prefill(
-        self, settings: Preparer, prompt: Prompt, chosen: Chosen, features: Tensor, picking: Picking
-    ) -> tuple[Layout, Recording | None, Tensors]:
+        self, policy: str, prompt: Prompt, chosen: Chosen, features: Tensor, picking: Picking
+    ) -> tuple[PaddedSequences, Recording | None, Tensors]:
         """The layout, the step that goes on from it, and what the prompts gave."""
-        image_id, policy = int(self.model.config.image_token_id), settings.config.position_policy
+        image_id = int(self.model.config.image_token_id)
         visual = budget_bucket(max(visual_lengths(prompt, chosen.counts_I)))
         length = visual + text_bucket(max(text_lengths(prompt, image_id)))
         layout = plan(prompt, chosen.counts_I, chosen.slots, length, image_id, policy)
@@ -170,7 +217,9 @@ class FastRunner:
         places = (chosen.cells_IK.flatten(), self.stages.put(widths))
         return layout, decoder, self.stages.prefill(layout, features, *places, capacity, policy)
 
-    def _decode(self, decoder: Recording | None, layout: Layout, token: Tensor, rows: Rows, streamer: Any) -> None:
+    def _decode(
+        self, decoder: Recording | None, layout: PaddedSequences, token: Tensor, rows: Rows, streamer: Any
+    ) -> None:
         """Go on from the first token until every row has ended; the host reads one token per row and step."""
         given = {
             "token": token,

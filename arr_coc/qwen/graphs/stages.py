@@ -11,12 +11,19 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from arr_coc.qwen.glance import glance_grid, glance_maps
-from arr_coc.qwen.graphs.layout import Grid, Layout
+from arr_coc.qwen.graphs.choosing import as_judgement, as_tensors, choose_padded, judge_canvas, tables_of
+from arr_coc.qwen.graphs.forward import (
+    StaticCache,
+    axis_of_frequency,
+    last_hidden,
+    places_of,
+    prefill,
+    see,
+    step,
+)
+from arr_coc.qwen.graphs.layout import PaddedSequences
 from arr_coc.qwen.graphs.recording import Function, Recording, Recordings, Tensors
-from arr_coc.qwen.graphs.seeing import last_hidden, see
-from arr_coc.qwen.graphs.selecting import as_judgement, as_tensors, choose_padded, judge_canvas, tables_of
-from arr_coc.qwen.graphs.speaking import Cache, axis_of_frequency, places_of, prefill, step
+from arr_coc.qwen.vision import Grid, glance_grid, glance_maps
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +48,7 @@ class Stages:
         self.device = model.lm_head.weight.device
         axes = axis_of_frequency(model.model.language_model.rotary_emb)
         self.axis_f = torch.tensor(axes, device=self.device)
-        self._caches: WeakValueDictionary[tuple[int, int], Cache] = WeakValueDictionary()
+        self._caches: WeakValueDictionary[tuple[int, int], StaticCache] = WeakValueDictionary()
 
     def put(self, tensor: Tensor) -> Tensor:
         """To the device without waiting for it."""
@@ -76,7 +83,7 @@ class Stages:
         key = ("judge", grid, *tensors["question"].shape, slots)
 
         def run(given: Tensors) -> Tensors:
-            judgement = judge_canvas(selector, words, given)
+            judgement = judge_canvas(selector, words, grid, given)
             if slots is None:
                 return as_tensors(judgement) | {"automatic": selector.automatic_budget(judgement)}
             return as_tensors(judgement) | choose_padded(selector, judgement, given["k"], slots)
@@ -116,15 +123,21 @@ class Stages:
 
     # ---------------------------------------------------------------- speaking
 
-    def cache(self, batch: int, capacity: int) -> Cache:
+    def cache(self, batch: int, capacity: int) -> StaticCache:
         """The cache of that size. It lives as long as a recording that uses it."""
         found = self._caches.get((batch, capacity))
         if found is None:
-            found = self._caches[batch, capacity] = Cache.empty(self.model, batch, capacity)
+            found = self._caches[batch, capacity] = StaticCache.empty(self.model, batch, capacity)
         return found
 
     def prefill(
-        self, layout: Layout, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor, capacity: int, policy: str
+        self,
+        layout: PaddedSequences,
+        features_EVD: Tensor,
+        cells_V: Tensor,
+        width_V: Tensor,
+        capacity: int,
+        policy: str,
     ) -> Tensors:
         """Run the prompts: `logits` and the most likely `token` of each row."""
         batch, length = layout.ids_BM.shape

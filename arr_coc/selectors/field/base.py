@@ -25,7 +25,7 @@ HELD = {"cpu": 8 * 2**20, "cuda": 256 * 2**20}  # bytes that a part of a batch m
 
 
 @dataclass(frozen=True, slots=True)
-class Looked(Judgement):
+class Scored(Judgement):
     """A judgement that remembers what was looked at, for methods that pick one cell after the other."""
 
     view: View
@@ -80,16 +80,16 @@ class FieldSelector(Selector):
 
     @torch.no_grad()
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
-        device = view.question.tokens_BLD.device
+        view, device = view.per_row(), view.question.tokens_BLD.device
         with stopwatch.part("knowing"), torch.autocast(device.type, enabled=False):
             scores_BN = self.score(view)
             relevance_BHW = stretch(scores_BN).view(-1, *view.grid)
         balance = Balance(relevance_BHW, torch.ones_like(scores_BN[:, :1]), scores_BN.new_zeros(scores_BN.shape[0], 3))
-        return Looked({self.name: relevance_BHW}, balance, self.claim(view, scores_BN), view, scores_BN)
+        return Scored({self.name: relevance_BHW}, balance, self.claim(view, scores_BN), view, scores_BN)
 
     @torch.no_grad()
     def choose(self, judgement: Judgement, k_B: Tensor) -> Allocation:
-        assert isinstance(judgement, Looked)
+        assert isinstance(judgement, Scored)
         scores_BN, cells = judgement.scores_BN, judgement.scores_BN.shape[1]
         finite_B = scores_BN.isfinite().all(-1)
         k_B = torch.where(finite_B, k_B, cells).clamp(max=cells)

@@ -4,7 +4,7 @@ B images with one grid, P of them that are merged at once, N cells, K kept (the 
 left over, M contextual tokens, d size of a head.
 
 Qwen's ViT has no class token, so the score of a cell is the attention that it receives from all patches. Attention and
-keys are those after the rotation by position (`arr_coc.qwen.insides_vision`).
+keys are those after the rotation by position (`arr_coc.qwen.vision`).
 """
 
 from collections.abc import Sequence

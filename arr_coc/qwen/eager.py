@@ -1,0 +1,280 @@
+"""The eager path: choose, encode, compact, then the stock model's own forward and generate on what is left.
+
+B batch, L full length, M compact length, I images of all samples.
+
+What comes back speaks of the caller's own, full prompt. A cache that comes back is marked with how its prompt was
+shortened, so that a later call can go on counting.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arr_coc.config import Keep
+from arr_coc.layer import straight_through_gate
+from arr_coc.qwen import vision
+from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.language import Begun, begin, go_on
+from arr_coc.qwen.looking import Choice, Looker, keep_everything, keep_weighted
+from arr_coc.qwen.request import Compact, Request, mark, shorten, with_small_images
+from arr_coc.qwen.streaming import PromptRestorer
+from arr_coc.timing import Stopwatch
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Inputs for the stock model, and how they came about."""
+
+    compact: Compact
+    features: dict[str, Any]
+    images: list[list[ImageSelection]]  # per sample, per image
+    stopwatch: Stopwatch
+    begun: Begun | None = None  # what the language model did already, where the choice needed that
+
+    @property
+    def attention_mask(self) -> Tensor:
+        return self.compact.attention_mask
+
+    def model_inputs(self) -> dict[str, Any]:
+        return _model_inputs(self.compact, self.features)
+
+    def runner(self, stock: Any) -> Any:
+        """What to run on these inputs: the stock model, or a view of it that goes on where the choice was made."""
+        return stock if self.begun is None else go_on(stock, self.begun, self.compact.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Everything between the processor's output and the language model, under the settings as they are now."""
+
+    looker: Looker
+    encoding: str  # dense, sparse or weighted
+    pad_id: int
+    shared: Callable[[], Any] | None = None  # gives visual tokens that were made before, in place of encoding
+
+    def __call__(self, request: Request) -> Prepared:
+        stopwatch = Stopwatch(request.input_ids.device)
+        if self.looker.selector.resizes and not request.keeps_all:
+            return self._prepare_small(request, stopwatch)
+        return self._prepare(request, stopwatch)
+
+    def _prepare(self, request: Request, stopwatch: Stopwatch) -> Prepared:
+        stock = self.looker.model.model
+        grids, types_BL = (request.image_grid_thw, request.video_grid_thw), request.layout.types_BL
+        positions_3BL, _ = stock.get_rope_index(request.input_ids, types_BL, *grids, request.attention_mask)
+        videos = {}
+        if request.pixel_values_videos is not None:
+            videos["video"] = stock.get_video_features(
+                request.pixel_values_videos, request.video_grid_thw, return_dict=True
+            )
+        choice, features, begun = self._choose_and_encode(request, positions_3BL, videos, stopwatch)
+        short = shorten(request, positions_3BL, choice.indices, self.looker.config.position_policy, self.pad_id)
+        return Prepared(short, {"image": features, **videos}, _by_sample(request, choice), stopwatch, begun)
+
+    def _prepare_small(self, request: Request, stopwatch: Stopwatch) -> Prepared:
+        """Make the images smaller instead of dropping tokens, then prepare all of what they have become."""
+        self._check()
+        choice = self.looker.choose(request, request.keeps, stopwatch)
+        grids = choice.grids or request.layout.grids
+        with stopwatch.part("resize"):
+            rows = self._small_rows(request, grids)
+            small, short = with_small_images(request, grids, rows, self.looker.model.config, self.pad_id)
+        prepared = self._prepare(small, stopwatch)
+        found = prepared.compact.columns
+        columns = short.columns.gather(1, found.clamp(min=0)).masked_fill(found < 0, -1)
+        counted = replace(prepared.compact, columns=columns, dropped=short.dropped)
+        return replace(prepared, compact=counted, images=_by_sample(request, choice))
+
+    def _small_rows(self, request: Request, grids: list[vision.Grid]) -> list[Tensor]:
+        """The patches of each image at its smaller size; those of an image that keeps its size are left as they are."""
+        geometry = self.looker.geometry
+        rows = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
+        images = self.looker.pixels(request)
+        return [
+            row if new == old else vision.patchify(vision.resize(image, new, geometry.cell).unsqueeze(0), geometry)[0]
+            for row, image, old, new in zip(rows, images, request.layout.grids, grids, strict=True)
+        ]
+
+    def _choose_and_encode(
+        self, request: Request, positions_3BL: Tensor, videos: dict[str, Any], stopwatch: Stopwatch
+    ) -> tuple[Choice, Any, Begun | None]:
+        if request.keeps_all:
+            device, why = request.input_ids.device, "all tokens were asked for"
+            choice = keep_everything(request.layout.grids, device, "keep_all", why)
+            return choice, self._encode(request, choice.indices, stopwatch), None
+        self._check()
+        if self.encoding == "sparse":
+            choice = self.looker.choose(request, request.keeps, stopwatch)
+            return choice, self._gate(self._encode(request, choice.indices, stopwatch), choice), None
+        features = self._encode(request, None, stopwatch)
+        begun = self._begin(request, positions_3BL, {"image": features, **videos}, stopwatch)
+        # Weighted encoding keeps every token and uses the relevance alone: any budget short of all makes one.
+        keeps: list[Keep] = [0.5] * len(request.keeps) if self.encoding == "weighted" else request.keeps
+        choice = self.looker.choose(request, keeps, stopwatch, features, begun)
+        if self.encoding == "weighted":
+            choice = keep_weighted(choice, [request.keeps[sample] == 1.0 for sample in request.layout.sample_of])
+        elif choice.weights is not None:
+            features = vision.merge(features, choice.weights, choice.indices)
+        else:
+            features = vision.take(features, choice.indices)
+        return choice, self._gate(features, choice), begun
+
+    def _check(self) -> None:
+        """Whether the selector can work with these settings."""
+        selector = self.looker.selector
+        name = selector.name
+        if self.encoding == "sparse" and selector.reads_tokens:
+            raise ValueError(
+                f"encoding='sparse' chooses before the ViT, but selector {name!r} reads its output: "
+                "use encoding='dense', or selector='arr_coc'"
+            )
+        if self.encoding == "weighted" and not selector.gives_relevance:
+            raise ValueError(
+                f"encoding='weighted' scales tokens by their relevance, which selector {name!r} does not give: "
+                "use encoding='dense'"
+            )
+        if self.looker.config.position_policy != "original" and self._full_layers():
+            raise ValueError(
+                f"selector {name!r} drops tokens inside the language model, where they have their positions already: "
+                "use position_policy='original'"
+            )
+
+    def _full_layers(self) -> int:
+        levels = self.looker.model.config.vision_config.deepstack_visual_indexes
+        return self.looker.selector.full_layers(len(levels))
+
+    def _begin(
+        self, request: Request, positions_3BL: Tensor, encoded: dict[str, Any], stopwatch: Stopwatch
+    ) -> Begun | None:
+        """The first layers of the language model, where the selector chooses after those."""
+        layers = self._full_layers()
+        if not layers:
+            return None
+        whole = shorten(request, positions_3BL, None, self.looker.config.position_policy, self.pad_id)
+        with stopwatch.part("first layers"):
+            return begin(self.looker.model, _model_inputs(whole, encoded), layers)
+
+    def _encode(self, request: Request, indices: list[Tensor] | None, stopwatch: Stopwatch) -> Any:
+        if self.shared is not None:
+            return self.shared()
+        model = self.looker.model
+        with stopwatch.part("vision"):
+            if self.encoding == "sparse" and indices is not None:
+                return vision.encode_sparse(model, request.pixel_values, request.image_grid_thw, indices)
+            inside = indices is None and self.looker.selector.reads_received
+            return vision.encode_dense(model, request.pixel_values, request.image_grid_thw, inside)
+
+    def _gate(self, features: Any, choice: Choice) -> Any:
+        """Scale by relevance (weighted), or pass its gradient on (straight-through); else nothing."""
+        if choice.soft is None:
+            return features
+        if self.encoding == "weighted":
+            return vision.scale(features, choice.soft)
+        if self.looker.config.straight_through:
+            kept = [soft[index] for soft, index in zip(choice.soft, choice.indices, strict=True)]
+            return vision.scale(features, [straight_through_gate(scores) for scores in kept])
+        return features
+
+
+def _model_inputs(sequence: Compact, encoded: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "input_ids": sequence.input_ids,
+        "attention_mask": sequence.attention_mask,
+        "position_ids": sequence.position_ids,
+        "mm_encoder_outputs": encoded,
+    }
+
+
+def _by_sample(request: Request, choice: Choice) -> list[list[ImageSelection]]:
+    """The selections of each sample's images."""
+    images: list[list[ImageSelection]] = [[] for _ in request.keeps]
+    for sample, image in zip(request.layout.sample_of, choice.images, strict=True):
+        images[sample].append(image)
+    return images
+
+
+# ---------------------------------------------------------------- running the stock model
+
+
+def pass_through(run: Callable[..., Any], **inputs: Any) -> Any:
+    """No image: the stock model as it is, on what was given."""
+    return run(**{name: value for name, value in inputs.items() if value is not None})
+
+
+def next_positions(cache: Any, attention_mask: Tensor | None, input_ids: Tensor | None) -> Tensor | None:
+    """Where tokens stand that follow a shortened prompt; None where the stock model counts by itself."""
+    if input_ids is None or not hasattr(cache, "arr_coc"):
+        return None
+    positions: Tensor = cache.arr_coc.positions(attention_mask, cache.get_seq_length(), input_ids)
+    return positions
+
+
+def forward(model: Any, prepared: Prepared, cache: Any, with_info: bool, **kwargs: Any) -> Any:
+    """The stock forward; `with_info` adds `output.arr_coc`. `kwargs` are the stock's own."""
+    if isinstance(kwargs.get("logits_to_keep"), Tensor) and prepared.compact.dropped:
+        raise ValueError("logits_to_keep as indices counts full columns, but tokens were dropped: give an int")
+    return_dict = kwargs.pop("return_dict", None)
+    runner = prepared.runner(model)
+    output = runner(
+        **prepared.model_inputs(),
+        past_key_values=cache,
+        labels=prepared.compact.labels,
+        return_dict=True,
+        **kwargs,
+    )
+    _mark(output.past_key_values, prepared, runner)
+    if return_dict is False:
+        return (*output.to_tuple(), prepared) if with_info else output.to_tuple()
+    if with_info:
+        output.arr_coc = prepared
+    return output
+
+
+def generate(model: Any, input_ids: Tensor, prepared: Prepared, streamer: PromptRestorer | None, **kwargs: Any) -> Any:
+    """The stock generate; `input_ids` is the caller's prompt, which comes back in front."""
+    length = prepared.compact.input_ids.shape[1]
+    shift_lengths(kwargs, length - input_ids.shape[1])
+    runner = prepared.runner(model)
+    output = runner.generate(**prepared.model_inputs(), streamer=streamer, **kwargs)
+    sequences = output if isinstance(output, Tensor) else output.sequences
+    # Several sequences of one prompt are next to each other.
+    prompt = input_ids.to(sequences.device).repeat_interleave(sequences.shape[0] // input_ids.shape[0], dim=0)
+    restored = torch.cat([prompt, sequences[:, length:]], dim=1)
+    if isinstance(output, Tensor):
+        return restored
+    output.sequences = restored
+    _mark(getattr(output, "past_key_values", None), prepared, runner)
+    return output
+
+
+def refuse_cache(cache: Any, only_marked: bool = False) -> None:
+    """A prompt with images is prepared as a whole; a cache that was shortened cannot be matched with full ids."""
+    if cache is None or (only_marked and not hasattr(cache, "arr_coc")):
+        return
+    if cache.get_seq_length():
+        raise ValueError("a new question chooses anew: pass the whole conversation instead of past_key_values")
+
+
+def shift_lengths(kwargs: dict[str, Any], shift: int) -> None:
+    """Callers count max_length and min_length on their own, full prompt: count them on the compact one."""
+    for name in ("max_length", "min_length"):
+        if kwargs.get(name) is not None:
+            kwargs[name] = max(0, kwargs[name] + shift)
+    config = kwargs.get("generation_config")
+    if config is not None and shift:
+        config = copy.deepcopy(config)
+        for name in ("max_length", "min_length"):
+            if getattr(config, name, None):
+                setattr(config, name, max(0, getattr(config, name) + shift))
+        kwargs["generation_config"] = config
+
+
+def _mark(cache: Any, prepared: Prepared, runner: Any) -> None:
+    """Note on a cache, if there is one, how to go on from it and with what."""
+    if cache is not None:
+        mark(cache, prepared.compact)
+        cache.arr_coc_runner = runner

@@ -1,0 +1,290 @@
+"""Which cells are kept, over recordings: as `arr_coc.qwen.looking` chooses, without reading anything back to the host.
+
+B rows, I images, G images of one grid, H W grid of cells, N = H * W, C cells of all images, K slots of an image, Q
+question tokens, E = 1 + DeepStack levels, D width.
+
+Pixels are pooled to the finest level of the pyramid first, a bounded number of cells at a time and straight from the
+patch rows, so that memory does not grow with the image.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arr_coc.attending import even_rank, known_budgets
+from arr_coc.config import FINE, Keep
+from arr_coc.knowing import place_waves
+from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions, text_bucket
+from arr_coc.qwen.graphs.recording import Tensors
+from arr_coc.qwen.looking import Looker, explain
+from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows
+from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, Question
+from arr_coc.selectors import Selector
+from arr_coc.texture import LUMA, Canvas, position_grid, pyramid_of
+from arr_coc.timing import Stopwatch
+
+CHUNK = 1536  # cells pooled at a time: 19 MB of pixels in fp32, and 25 MB for their luma
+MAP = "map "  # what the names of maps begin with among the tensors of a judgement
+
+
+@dataclass(frozen=True, slots=True)
+class OneGrid:
+    """Images of one grid, and what was thought of them; None where nothing had to be chosen."""
+
+    members: list[int]
+    judged: Tensors | None = None
+    strategy_G: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The kept cells of all images, in slots."""
+
+    counts_I: list[int]
+    slots: int
+    cells_IK: Tensor  # flat, increasing, 0 in empty slots
+    mask_IK: Tensor | None  # None where every slot is real
+    groups: dict[Grid, OneGrid]
+
+    def strategies(self) -> dict[Grid, list[int]]:
+        """What was done with each image of a group; reads from the device."""
+        return {
+            grid: [WHOLE_BUDGET] * len(group.members) if group.strategy_G is None else group.strategy_G.tolist()
+            for grid, group in self.groups.items()
+        }
+
+    def explain(self, prompt: Prompt, strategies: dict[Grid, list[int]]) -> list[list[ImageSelection]]:
+        """Per row and image, in tensors of their own."""
+        made: dict[int, ImageSelection] = {}
+        for grid, group in self.groups.items():
+            judgement = None if group.judged is None else as_judgement(group.judged)
+            for row, image in enumerate(group.members):
+                kept = self.cells_IK[image, : self.counts_I[image]]
+                made[image] = explain(grid, kept, judgement, row, STRATEGIES[strategies[grid][row]])
+        images: list[list[ImageSelection]] = [[] for _ in prompt.rows]
+        for image, sample in enumerate(prompt.sample_of):
+            images[sample].append(made[image])
+        return images
+
+
+def by_grid(grids: list[Grid]) -> dict[Grid, list[int]]:
+    """Numbers of the images of each grid."""
+    groups: dict[Grid, list[int]] = {}
+    for image, grid in enumerate(grids):
+        groups.setdefault(grid, []).append(image)
+    return groups
+
+
+def everything(prompt: Prompt, device: torch.device) -> Chosen:
+    """All cells of all images, in as many slots as the largest has cells."""
+    counts = [height * width for height, width in prompt.grids]
+    slots = max(counts)
+    place_IK = torch.arange(slots).expand(len(counts), -1)
+    mask_IK = place_IK < torch.tensor(counts).unsqueeze(1)
+    cells_IK = place_IK.masked_fill(~mask_IK, 0).to(device, non_blocking=True)
+    groups = {grid: OneGrid(members) for grid, members in by_grid(prompt.grids).items()}
+    return Chosen(counts, slots, cells_IK, None if min(counts) == slots else mask_IK.to(device), groups)
+
+
+def choose(
+    stages: Any, looker: Looker, prompt: Prompt, keeps: list[Keep], pixels: Tensor, features: Tensor | None
+) -> Chosen:
+    """Choose cells of all images. The host reads nothing back unless a budget depends on a map.
+
+    `stages` run what is recorded; `pixels` are the patch rows of all images; `features` `[E, I * N, D]` what the ViT
+    made of them, for selectors that read its tokens.
+    """
+    cells = [height * width for height, width in prompt.grids]
+    counts = known_budgets(keeps, prompt.sample_of, cells)
+    groups = by_grid(prompt.grids)
+    if looker.selector.reads_tokens:
+        assert features is not None
+        judged = {grid: _judge_tokens(stages, looker, prompt, grid, groups[grid], features) for grid in groups}
+    else:
+        judged = _judge_pixels(stages, looker, prompt, counts, pixels)
+    if counts is None:
+        order = [image for members in groups.values() for image in members]
+        back_I = stages.put(torch.tensor(order).argsort())
+        both = [torch.cat([one[name] for one in judged.values()])[back_I].double() for name in ("mass", "automatic")]
+        mass_I, automatic_I = torch.stack(both).cpu().unbind()  # the one host read
+        budget = looker.selector.allocator.shared_budgets
+        counts = budget(keeps, prompt.sample_of, cells, mass_I.float(), automatic_I.long()).tolist()
+    return _take(stages, looker.selector, counts, groups, judged)
+
+
+def _judge_pixels(
+    stages: Any, looker: Looker, prompt: Prompt, counts: list[int] | None, pixels: Tensor
+) -> dict[Grid, Tensors]:
+    """The ARR-COC layer's judgement of each group; where the budgets are known, its choice comes with it."""
+    pooled = pool_patches(pixels, looker.geometry)
+    slots = None if counts is None else budget_bucket(max(counts))
+    judged: dict[Grid, Tensors] = {}
+    for grid, members in by_grid(prompt.grids).items():
+        question, asked = _questions(stages, prompt, members)
+        given = {"canvas": canvases(pooled, prompt.grids, members), "question": question, "asked": asked}
+        if looker.selector.reads_glance:
+            given["glance"] = _glance(stages, looker.geometry, prompt, grid, members, pixels)
+        if counts is not None:
+            given["k"] = stages.put(torch.tensor([counts[image] for image in members]))
+        judged[grid] = stages.judge(looker.selector, grid, given, slots)
+    return judged
+
+
+def _judge_tokens(
+    stages: Any, looker: Looker, prompt: Prompt, grid: Grid, members: list[int], features: Tensor
+) -> Tensors:
+    """A selector that reads the ViT's tokens, run as it is."""
+    tokens_IND = features[0].view(len(prompt.grids), -1, features.shape[-1])
+    visual_GND = torch.stack([tokens_IND[image, : grid[0] * grid[1]] for image in members])
+    question = looker.question(*_questions(stages, prompt, members))
+    judgement = looker.judge(grid, question, Stopwatch(), visual_BND=visual_GND)
+    return as_tensors(judgement) | {"automatic": looker.selector.automatic_budget(judgement)}
+
+
+def _questions(stages: Any, prompt: Prompt, members: list[int]) -> tuple[Tensor, Tensor]:
+    """Ids of the question of each image's row, padded, and the mask of real ones: `[G, Q]`."""
+    samples = [prompt.sample_of[image] for image in members]
+    padded = padded_questions(prompt, text_bucket(max(len(asked) for asked in prompt.asked)))
+    ids_GQ, mask_GQ = (stages.put(one[samples]) for one in padded)
+    return ids_GQ, mask_GQ
+
+
+def _take(
+    stages: Any, selector: Selector, counts: list[int], groups: dict[Grid, list[int]], judged: dict[Grid, Tensors]
+) -> Chosen:
+    """The cells that the budgets buy; they are chosen already where the budgets were known before."""
+    slots = budget_bucket(max(counts))
+    cells: dict[int, Tensor] = {}
+    masks: dict[int, Tensor] = {}
+    explained: dict[Grid, OneGrid] = {}
+    for grid, members in groups.items():
+        taken = judged[grid]
+        if "cells" not in taken:
+            k_G = stages.put(torch.tensor([counts[image] for image in members]))
+            taken = stages.choose(selector, grid, taken, k_G, slots)
+        explained[grid] = OneGrid(members, judged[grid], taken["strategy"])
+        cells |= dict(zip(members, taken["cells"], strict=True))
+        masks |= dict(zip(members, taken["mask"], strict=True))
+    images = range(len(counts))
+    mask_IK = None if min(counts) == slots else torch.stack([masks[image] for image in images])
+    return Chosen(counts, slots, torch.stack([cells[image] for image in images]), mask_IK, explained)
+
+
+# ---------------------------------------------------------------- pixels
+
+
+@lru_cache(maxsize=8)
+def _luma(device: torch.device) -> Tensor:
+    return torch.tensor(LUMA, device=device).view(1, 3, 1, 1)
+
+
+def pool_patches(rows_Rx: Tensor, geometry: Geometry) -> Tensor:
+    """Fine samples of each cell, `[C, 5, 4, 4]` in fp32: means of red, green, blue, luma and squared luma.
+
+    `rows_Rx` are normalised patch rows, those of a cell next to each other.
+    """
+    merge, patch, samples = geometry.merge, geometry.patch, FINE // geometry.merge
+    mean, std = geometry.scale(rows_Rx.device)
+    weights = _luma(rows_Rx.device)
+    pooled = []
+    for rows in rows_Rx.split(CHUNK * geometry.window):
+        pixels = (rows.view(-1, 3, geometry.frames, patch, patch)[:, :, 0].float() * std).add_(mean).clamp_(0, 1)
+        luma = (pixels * weights).sum(1, keepdim=True)
+        means = [F.avg_pool2d(pixels, patch // samples), F.avg_pool2d(luma, patch // samples)]
+        means.append(F.avg_pool2d(luma.square_(), patch // samples))
+        # [cell, window row, window column, channel, sample row, sample column]
+        parts = torch.cat(means, dim=1).view(-1, merge, merge, 5, samples, samples).permute(0, 3, 1, 4, 2, 5)
+        pooled.append(parts.reshape(-1, 5, FINE, FINE))
+    return torch.cat(pooled)
+
+
+def canvases(pooled_C544: Tensor, grids: Sequence[Grid], members: Sequence[int]) -> Tensor:
+    """The pooled images of one group, `[G, 5, 4 H, 4 W]`; `grids` are those of all images, in their order."""
+    height, width = grids[members[0]]
+    per_image = pooled_C544.split([high * wide for high, wide in grids])
+    cells = torch.stack([per_image[image] for image in members]).view(-1, height, width, 5, FINE, FINE)
+    return cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, 5, height * FINE, width * FINE)
+
+
+def _glance(stages: Any, geometry: Geometry, prompt: Prompt, grid: Grid, members: list[int], pixels: Tensor) -> Tensor:
+    """What the ViT makes of small copies of images of one grid."""
+    rows = pixels.split([height * width * geometry.window for height, width in prompt.grids])
+    small = glance_grid(grid, geometry.cell)
+    size = (small[0] * geometry.cell, small[1] * geometry.cell)
+    shrunk = [shrink_patches(rows[image], grid, size, geometry) for image in members]
+    glanced: Tensor = stages.glance(glance_rows(torch.cat(shrunk), small, geometry), grid)
+    return glanced
+
+
+def shrink_patches(rows_Px: Tensor, grid: Grid, size: tuple[int, int], geometry: Geometry) -> Tensor:
+    """An image `[1, 3, h, w]` in [0, 1] of `size` px, by area, from its patch rows; one channel at a time."""
+    merge, patch, (height, width) = geometry.merge, geometry.patch, grid
+    blocks = rows_Px.view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, :, 0]
+    mean, std = geometry.scale(rows_Px.device)
+    channels = []
+    for channel in range(3):
+        whole = blocks[:, :, :, :, channel].permute(0, 2, 4, 1, 3, 5).float()
+        whole = whole.reshape(1, 1, height * merge * patch, width * merge * patch)
+        whole = (whole * std[channel]).add_(mean[channel]).clamp_(0, 1)
+        channels.append(F.interpolate(whole, size=size, mode="area"))
+    return torch.cat(channels, dim=1)
+
+
+# ---------------------------------------------------------------- what is recorded
+
+
+def tables_of(grid: Grid, device: torch.device) -> list[Tensor]:
+    """Tables that the parts make once and keep for a while: a recording that reads them must keep them as well."""
+    height, width = grid
+    levels = [position_grid(height * fine, width * fine, device, torch.float32) for fine in (FINE, FINE // 2, 1)]
+    return [even_rank(height, width, device), place_waves(height, width, device), *levels]
+
+
+def judge_canvas(selector: Any, word_table: Tensor, grid: Grid, tensors: Tensors) -> Judgement:
+    """What the ARR-COC layer thinks of pooled images."""
+    layer = selector.layer
+    pooled = tensors["canvas"]
+    canvas = Canvas.of(pooled[:, :3], pooled[:, 3:4], pooled[:, 4:5])
+    question = Question(F.embedding(tensors["question"], word_table).float(), tensors["asked"])
+    pyramid = pyramid_of(canvas, layer.texture_channels)
+    pyramid = replace(pyramid, seen_BGHW=layer.sight(pyramid, tensors.get("glance")))
+    judgement: Judgement = layer.weigh(pyramid, question)
+    if judgement.balance.relevance_BHW.shape != (pooled.shape[0], *grid):
+        raise ValueError(f"a map of shape {tuple(judgement.balance.relevance_BHW.shape)} for a grid of {grid}")
+    return judgement
+
+
+def as_tensors(judgement: Judgement) -> Tensors:
+    """A judgement as tensors by name, which a recording can give."""
+    balance = judgement.balance
+    return {
+        "relevance": balance.relevance_BHW,
+        "weights": balance.weights_BS,
+        "tensions": balance.tensions_BT,
+        "mass": judgement.mass_B,
+        **{MAP + name: map_BHW for name, map_BHW in judgement.maps.items()},
+    }
+
+
+def as_judgement(tensors: Tensors) -> Judgement:
+    maps = {name.removeprefix(MAP): tensor for name, tensor in tensors.items() if name.startswith(MAP)}
+    return Judgement(maps, Balance(tensors["relevance"], tensors["weights"], tensors["tensions"]), tensors["mass"])
+
+
+def choose_padded(selector: Selector, judgement: Judgement, k_G: Tensor, slots: int) -> Tensors:
+    """Exactly k cells of each image in `slots` places: flat indices, increasing, 0 beyond; their mask; the strategies.
+
+    `k_G` is at most the cells of the image and at most `slots`. Where scores are not finite, the strategy says so.
+    """
+    allocation = selector.choose(judgement, k_G)
+    keep_GN = allocation.keep_BHW.flatten(1).to(torch.uint8)
+    order_GN = keep_GN.sort(dim=-1, descending=True, stable=True).indices
+    order_GK = F.pad(order_GN, (0, max(0, slots - order_GN.shape[1])))[:, :slots]
+    mask_GK = torch.arange(slots, device=k_G.device) < k_G.unsqueeze(1)
+    return {"cells": order_GK.masked_fill(~mask_GK, 0), "mask": mask_GK, "strategy": allocation.strategy_B}

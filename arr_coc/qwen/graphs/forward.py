@@ -1,0 +1,263 @@
+"""An own forward over the stock modules' weights, of fixed shapes, so that it can be recorded.
+
+I images, K slots of an image, P patches of those, N cells, X width of the ViT, D width of the language model, H heads,
+G heads that share one key, d size of a head, f = d / 2, E = 1 + DeepStack levels, V = I * K slots of visual tokens, B
+rows, M places of a prompt, S places of the cache.
+
+The vision tower takes padded sets of windows, all images of a request in one call: nothing depends on an image's size
+but two numbers, so one recording serves images of all sizes. Slots beyond an image's windows are hidden from attention
+by a mask; without any, there is none, and attention takes its fastest way. The language model runs over a static cache.
+Prompts are padded on the right, so causal attention hides the padding by itself; new tokens then overwrite it in the
+cache, each row at its own place.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# ---------------------------------------------------------------- vision
+
+
+def patch_places(cells_IK: Tensor, width_I: Tensor, merge: int) -> tuple[Tensor, Tensor]:
+    """Row and column of each patch `[I, P]`, window by window, from flat cells and the images' widths in cells."""
+    within = torch.arange(merge * merge, device=cells_IK.device)
+    y_IK, x_IK = cells_IK // width_I.unsqueeze(1), cells_IK % width_I.unsqueeze(1)
+    rows = y_IK.unsqueeze(-1) * merge + within // merge
+    columns = x_IK.unsqueeze(-1) * merge + within % merge
+    return rows.flatten(1), columns.flatten(1)
+
+
+def _taps(place_IP: Tensor, size_I: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    """Two neighbours on an axis of the learned table, and their weights, each `[I, P, 2]`; corners are aligned."""
+    source = place_IP.float() * (side - 1) / (size_I.unsqueeze(1) - 1).clamp(min=1)
+    floor = source.floor()
+    offsets = torch.arange(2, device=place_IP.device)
+    taps = (floor.long().unsqueeze(-1) + offsets).clamp(0, side - 1)
+    return taps, (1 - (source.unsqueeze(-1) - floor.unsqueeze(-1) - offsets).abs()).clamp(min=0)
+
+
+def learned_places(visual: Any, row_IP: Tensor, column_IP: Tensor, grid_I2: Tensor) -> Tensor:
+    """The learned position of each patch, resampled from the square table: `[I, P, X]` in fp32 or the table's dtype."""
+    side, merge = visual.num_grid_per_side, visual.spatial_merge_size
+    size_I2 = grid_I2 * merge
+    row_taps, row_weights = _taps(row_IP, size_I2[:, 0], side)
+    column_taps, column_weights = _taps(column_IP, size_I2[:, 1], side)
+    total: Tensor | None = None
+    for down in range(2):  # four taps one after the other: all at once would be the largest tensor of the tower
+        for across in range(2):
+            index = row_taps[..., down] * side + column_taps[..., across]
+            weight = row_weights[..., down] * column_weights[..., across]
+            part = F.embedding(index, visual.pos_embed.weight) * weight.unsqueeze(-1)
+            total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def rotary(inverse_f: Tensor, row_IP: Tensor, column_IP: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines, and sines with the sign that `turn` needs, `[I, P, 1, 1, d]` in fp32."""
+    angles = torch.cat([place.unsqueeze(-1).float() * inverse_f.float() for place in (row_IP, column_IP)], dim=-1)
+    return signed_tables(angles.cos(), angles.sin(), (1, 1))
+
+
+def signed_tables(cos: Tensor, sin: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Half-head tables as whole heads: the first half of the sines is negated, see `turn`."""
+    shape = (*cos.shape[:-1], *heads, 2 * cos.shape[-1])
+    return torch.cat([cos, cos], dim=-1).view(shape), torch.cat([-sin, sin], dim=-1).view(shape)
+
+
+def turn(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    """Rotary embedding of the last dimension: halves trade places, the sign is in the table."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), signed_sin)
+
+
+def attend(block: Any, x_IPX: Tensor, tables: tuple[Tensor, Tensor], mask_I11P: Tensor | None) -> Tensor:
+    """Attention of one block, every image within itself."""
+    attention = block.attn
+    images, patches, _ = x_IPX.shape
+    qkv = attention.qkv(x_IPX).view(images, patches, 3, attention.num_heads, -1)
+    turned = turn(qkv[:, :, :2].float(), *tables).to(x_IPX.dtype)  # query and key together: half of the launches
+    query, key = (one.transpose(1, 2) for one in turned.unbind(2))
+    value = qkv[:, :, 2].transpose(1, 2)
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask_I11P)
+    return attention.proj(attended.transpose(1, 2).reshape(x_IPX.shape))
+
+
+def embed(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Patches as the first block takes them, and the rotary tables."""
+    conv = visual.patch_embed.proj  # its stride is its kernel: a matrix product
+    x = F.linear(rows_IPx.to(conv.weight.dtype), conv.weight.flatten(1), conv.bias)
+    row_IP, column_IP = patch_places(cells_IK, grid_I2[:, 1], visual.spatial_merge_size)
+    x = x + learned_places(visual, row_IP, column_IP, grid_I2).to(x.dtype)
+    return x, rotary(visual.rotary_pos_emb.inv_freq, row_IP, column_IP)
+
+
+def see(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor, mask_IK: Tensor | None = None) -> Tensor:
+    """Visual tokens of all slots, `[E, I * K, D]`: the merged ones first, then the DeepStack levels.
+
+    `rows_IPx` are the patches of each image's windows, `cells_IK` their places on grids of `grid_I2` cells (height,
+    width), `mask_IK` True for real ones.
+    """
+    x, tables = embed(visual, rows_IPx, cells_IK, grid_I2)
+    mask = None
+    if mask_IK is not None:
+        mask = mask_IK.repeat_interleave(visual.spatial_merge_size**2, dim=1, output_size=x.shape[1])[:, None, None]
+    levels: list[Tensor] = []
+    for number, block in enumerate(visual.blocks):
+        x = x + attend(block, block.norm1(x), tables, mask)
+        x = x + block.mlp(block.norm2(x))
+        if number in visual.deepstack_visual_indexes:
+            merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
+            levels.append(merger(x))
+    return torch.stack([visual.merger(x), *levels])
+
+
+def last_hidden(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor) -> Tensor:
+    """The ViT's last hidden states before the merger, `[I, P, X]`."""
+    x, tables = embed(visual, rows_IPx, cells_IK, grid_I2)
+    for block in visual.blocks:
+        x = x + attend(block, block.norm1(x), tables, None)
+        x = x + block.mlp(block.norm2(x))
+    return x
+
+
+# ---------------------------------------------------------------- language
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class StaticCache:
+    """Keys and values of all layers: `[layers, 2, B, H / G, S, d]`. What stands beyond a row's length is never read."""
+
+    stored: Tensor
+
+    @classmethod
+    def empty(cls, model: Any, batch: int, capacity: int) -> "StaticCache":
+        language = model.model.language_model
+        first = language.layers[0].self_attn
+        heads = first.k_proj.weight.shape[0] // first.head_dim
+        shape = (len(language.layers), 2, batch, heads, capacity, first.head_dim)
+        weight = first.k_proj.weight
+        return cls(torch.zeros(shape, dtype=weight.dtype, device=weight.device))
+
+    @property
+    def capacity(self) -> int:
+        return self.stored.shape[4]
+
+    @property
+    def nbytes(self) -> int:
+        return self.stored.nbytes
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self.stored[layer, 0], self.stored[layer, 1]
+
+
+def axis_of_frequency(rotary: Any) -> list[int]:
+    """Which of t, h, w turns each frequency: Qwen3-VL interleaves them."""
+    axes = [0] * int(rotary.inv_freq.shape[0])
+    for axis in (1, 2):
+        for index in range(axis, min(len(axes), rotary.mrope_section[axis] * 3), 3):
+            axes[index] = axis
+    return axes
+
+
+def text_rotary(
+    rotary: Any, axis_f: Tensor, positions_3BM: Tensor, dtype: torch.dtype, heads: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines `[B, M, *heads, d]`, rounded to `dtype` as the stock model does."""
+    chosen_BMf = positions_3BM.index_select(0, axis_f).permute(1, 2, 0)
+    angles = chosen_BMf.float() * rotary.inv_freq.float()
+    cos, sin = signed_tables(angles.cos(), angles.sin(), heads)
+    return cos.to(dtype), sin.to(dtype)
+
+
+def norm(module: Any, x: Tensor) -> Tensor:
+    """A stock RMS norm in one launch."""
+    return F.rms_norm(x, module.weight.shape, module.weight, module.variance_epsilon)
+
+
+def project(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Query `[B, H, M, d]`, key and value `[B, H / G, M, d]` of one layer, turned."""
+    heads = (*x_BMD.shape[:2], -1, attention.head_dim)
+    query = turn(norm(attention.q_norm, attention.q_proj(x_BMD).view(heads)), *tables)
+    key = turn(norm(attention.k_norm, attention.k_proj(x_BMD).view(heads)), *tables)
+    value = attention.v_proj(x_BMD).view(heads)
+    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+
+
+def finish(layer: Any, x_BMD: Tensor, attended_BHMd: Tensor) -> Tensor:
+    """Output projection and MLP of one layer, with their residuals."""
+    x = x_BMD + layer.self_attn.o_proj(attended_BHMd.transpose(1, 2).flatten(2))
+    mlp: Tensor = layer.mlp(norm(layer.post_attention_layernorm, x))
+    return x + mlp
+
+
+def logits_of(model: Any, hidden_BD: Tensor) -> Tensor:
+    """Scores over the vocabulary `[B, words]` in fp32."""
+    head: Tensor = model.lm_head(norm(model.model.language_model.norm, hidden_BD))
+    return head.float()
+
+
+def places_of(base_BM: Tensor, visual_BM: Tensor, cells_V: Tensor, width_V: Tensor, policy: str) -> Tensor:
+    """(t, h, w) of every token, `[3, B, M]`: visual tokens stand where they stood in the full image."""
+    positions_3BM = base_BM.expand(3, -1, -1)
+    if policy == "compact":
+        return positions_3BM
+    offsets_3V = torch.stack([torch.zeros_like(cells_V), cells_V // width_V, cells_V % width_V])
+    offsets_3BM = offsets_3V[:, visual_BM.clamp(min=0)]
+    return positions_3BM + offsets_3BM * (visual_BM >= 0)
+
+
+def prefill(
+    model: Any,
+    cache: StaticCache,
+    axis_f: Tensor,
+    ids_BM: Tensor,
+    visual_BM: Tensor,
+    positions_3BM: Tensor,
+    lengths_B: Tensor,
+    features_EVD: Tensor,
+) -> Tensor:
+    """Run padded prompts, fill the cache, and give the logits `[B, words]` after each row's last token."""
+    language = model.model.language_model
+    is_visual_BM1 = (visual_BM >= 0).unsqueeze(-1)
+    slot_BM = visual_BM.clamp(min=0)
+    x = language.embed_tokens(ids_BM)
+    x = torch.where(is_visual_BM1, features_EVD[0][slot_BM].to(x.dtype), x)
+    length = ids_BM.shape[1]
+    tables = text_rotary(language.rotary_emb, axis_f, positions_3BM, x.dtype, (1,))
+    for number, layer in enumerate(language.layers):
+        query, key, value = project(layer.self_attn, norm(layer.input_layernorm, x), tables)
+        keys, values = cache.of(number)
+        keys[:, :, :length].copy_(key)
+        values[:, :, :length].copy_(value)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        x = finish(layer, x, attended)
+        if number + 1 < features_EVD.shape[0]:
+            level = features_EVD[number + 1][slot_BM].to(x.dtype)
+            x = x + torch.where(is_visual_BM1, level, torch.zeros_like(level))
+    last_B1D = (lengths_B - 1).view(-1, 1, 1).expand(-1, 1, x.shape[-1])
+    return logits_of(model, x.gather(1, last_B1D).squeeze(1))
+
+
+def step(
+    model: Any, cache: StaticCache, axis_f: Tensor, token_B: Tensor, position_B: Tensor, length_B: Tensor
+) -> Tensor:
+    """One new token per row at place `length_B` of the cache: the logits `[B, words]` of the next."""
+    language = model.model.language_model
+    batch = token_B.shape[0]
+    x = language.embed_tokens(token_B).unsqueeze(1)
+    tables = text_rotary(language.rotary_emb, axis_f, position_B.view(1, batch, 1).expand(3, -1, -1), x.dtype, (1,))
+    visible_B11S = (torch.arange(cache.capacity, device=x.device) <= length_B.unsqueeze(1))[:, None, None]
+    for number, layer in enumerate(language.layers):
+        query, key, value = project(layer.self_attn, norm(layer.input_layernorm, x), tables)
+        keys, values = cache.of(number)
+        place = length_B.view(batch, 1, 1, 1).expand_as(key)
+        keys.scatter_(2, place, key)
+        values.scatter_(2, place, value)
+        # The heads that share a key stand as queries beside each other: no key is copied for them.
+        grouped = query.reshape(batch, key.shape[1], -1, query.shape[-1])
+        attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=visible_B11S)
+        x = finish(layer, x, attended.reshape(query.shape))
+    return logits_of(model, x.squeeze(1))

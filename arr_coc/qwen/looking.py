@@ -1,0 +1,317 @@
+"""Looking: from a question about images to the cells that are kept, and why. One place for all who choose.
+
+B images with one grid, R rows (a question about an image), S samples, I images of all samples, L full length, Q
+question tokens, H W grid of cells, N = H * W, X width of the ViT.
+
+A product's request, a batch of an evaluation and a group of training are looked at by the same `Looker`: what a
+selector is shown (question, pixels, glance, insides), its judgement, the budgets, the choice, the explanation. The
+recorded path (`arr_coc.qwen.graphs`) has its own way of showing, and shares the rest. Images of different grids are
+grouped, never padded.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arr_coc.attending import kept_indices
+from arr_coc.config import TENSIONS, ARRCOCConfig, Keep
+from arr_coc.images.reader import image_tensor
+from arr_coc.qwen import vision
+from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.language import Begun
+from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question
+from arr_coc.qwen.vision import Geometry, Grid
+from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, Question
+from arr_coc.selectors import Selector, Taken, View
+from arr_coc.timing import Stopwatch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a selector is shown of some images: a tensor per image; None where it does not read that."""
+
+    grids: Sequence[Grid]
+    pixels: Sequence[Tensor] | None = None  # [3, h, w] in [0, 1]
+    tokens: Sequence[Tensor] | None = None  # [N, D]; None where the choice comes before the vision encoder
+    more: dict[str, Sequence[Tensor]] = field(default_factory=dict)  # other fields of the view
+
+    def groups(self) -> dict[tuple[Grid, tuple[int, ...]], list[int]]:
+        """Numbers of the images that can be judged together: one grid, one size in pixels."""
+        found: dict[tuple[Grid, tuple[int, ...]], list[int]] = {}
+        for image, grid in enumerate(self.grids):
+            size = () if self.pixels is None else tuple(self.pixels[image].shape)
+            found.setdefault((grid, size), []).append(image)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Kept cells of each image of the batch, in order."""
+
+    indices: list[Tensor]  # per image, increasing
+    soft: list[Tensor] | None  # per image, relevance after the tensions of ALL cells, [N]; None when all was kept
+    images: list[ImageSelection]
+    weights: list[Tensor | None] | None = None  # per image [K, N] where tokens are merged; None: taken as they are
+    grids: list[Grid] | None = None  # per image, the grid to resize it to; None: as it is
+
+
+def keep_everything(grids: Sequence[Grid], device: torch.device, strategy: str, reason: str) -> Choice:
+    indices = [torch.arange(height * width, device=device) for height, width in grids]
+    images = [
+        ImageSelection(grid, index, None, {}, {}, {}, strategy, reason)
+        for grid, index in zip(grids, indices, strict=True)
+    ]
+    return Choice(indices, None, images)
+
+
+def keep_weighted(choice: Choice, untouched: Sequence[bool]) -> Choice:
+    """The same relevance with every cell kept, to be scaled by it; not scaled at all where an image is `untouched`."""
+    if choice.soft is None:
+        return choice
+    soft = [torch.ones_like(one) if leave else one for one, leave in zip(choice.soft, untouched, strict=True)]
+    indices = [torch.arange(one.shape[0], device=one.device) for one in soft]
+    reason = "every token was kept, scaled by its relevance"
+    images = [
+        replace(image, kept=index, strategy="weighted", reason=reason)
+        for image, index in zip(choice.images, indices, strict=True)
+    ]
+    return Choice(indices, soft, images)
+
+
+@dataclass(frozen=True, slots=True)
+class Looker:
+    """Looks at images for questions, with one model and one selector, under the settings as they are now."""
+
+    model: Any  # the stock model
+    selector: Selector
+    config: ARRCOCConfig
+    geometry: Geometry
+    chat: ChatTokens | None = None
+    strict: bool = False  # let errors of the selector through, as training should
+
+    # ---------------------------------------------------------------- what is shown
+
+    def question(self, ids_BQ: Tensor, mask_BQ: Tensor) -> Question:
+        """Token embeddings of questions, or the language model's reading of them when the pooling is "lm"."""
+        embeds = self.model.get_input_embeddings()(ids_BQ).detach()
+        if self.config.pooling == "lm" and ids_BQ.shape[1]:
+            with torch.no_grad():
+                language = self.model.model.language_model
+                read = language(inputs_embeds=embeds, attention_mask=mask_BQ.long(), use_cache=False)
+            embeds = read.last_hidden_state
+        return Question.of(embeds, mask_BQ)
+
+    def question_of(self, request: Request) -> Question:
+        """The question of each sample: as the processor marked it, else found in the prompt."""
+        mask_BL = request.question_mask
+        if mask_BL is None:
+            mask_BL = find_question(request.input_ids, request.attention_mask, self.model.config, self.chat)
+        columns_BQ, mask_BQ = kept_indices(mask_BL.bool())
+        return self.question(request.input_ids.gather(1, columns_BQ), mask_BQ)
+
+    def pixels(self, request: Request) -> list[Tensor]:
+        """Each image `[3, h, w]` in [0, 1]: the originals if given, else rebuilt from the patches."""
+        given, grids = request.original_image, request.layout.grids
+        if given is None:
+            rows = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
+            return [vision.unpatchify(row, grid, self.geometry) for row, grid in zip(rows, grids, strict=True)]
+        several = given if isinstance(given, (list, tuple)) else [given]
+        if len(several) != len(grids):
+            raise ValueError(f"original_image has {len(several)} images, the inputs have {len(grids)}")
+        images = [image_tensor(image).to(request.input_ids.device) for image in several]
+        for image, grid in zip(images, grids, strict=True):
+            _check_aspect(image, grid)
+        return images
+
+    def insides(self, features: Any, image_grid_thw: Tensor) -> dict[str, Sequence[Tensor]]:
+        """What the selector reads of the vision encoder's insides: fields of the view, a tensor per image."""
+        found: dict[str, Sequence[Tensor]] = {}
+        if self.selector.reads_patches:
+            found["patches_BNX"] = vision.patch_features(self.model, features)
+        if self.selector.reads_received:
+            received, keys = vision.received_attention(self.model, features, image_grid_thw)
+            found |= {"received_BN": received, "keys_BNd": keys}
+        return found
+
+    def _told(self, request: Request) -> dict[str, Sequence[Tensor]]:
+        """The number of each image, and where the answer is, for a selector that must be told."""
+        device, hints, layout = request.input_ids.device, request.hints, request.layout
+        places = [layout.sample_of[:image].count(sample) for image, sample in enumerate(layout.sample_of)]
+        numbers = places if hints.image_numbers is None else hints.image_numbers
+        told: dict[str, Sequence[Tensor]] = {"number_B": torch.tensor(numbers, device=device).unbind()}
+        if self.selector.reads_evidence:
+            if hints.evidence is None:
+                raise ValueError(
+                    f"selector {self.selector.name!r} must be told where the answer is: "
+                    "pass hints=Hints(evidence=...), the boxes of each image"
+                )
+            boxes = zip(hints.evidence, layout.grids, strict=True)
+            told["evidence_BHW"] = [evidence_mask(several, grid).to(device) for several, grid in boxes]
+        return told
+
+    def show(self, request: Request, features: Any, begun: Begun | None, stopwatch: Stopwatch) -> Shown:
+        """What the selector reads of a request; `features` and `begun` are what ViT and language model did already."""
+        with stopwatch.part("pixels"):
+            pixels = self.pixels(request) if self.selector.reads_pixels else None
+        with stopwatch.part("insides"):
+            more = self._told(request) | self.insides(features, request.image_grid_thw)
+            if begun is not None:
+                attended = begun.attended_BL[request.layout.types_BL == 1]
+                more["attended_BN"] = attended.split(request.layout.cells)
+        tokens = features.pooler_output if self.selector.reads_tokens else None
+        return Shown(request.layout.grids, pixels, tokens, more)
+
+    # ---------------------------------------------------------------- judging
+
+    def judge(
+        self,
+        grid: Grid,
+        question: Question,
+        stopwatch: Stopwatch,
+        image_B3hw: Tensor | None = None,
+        visual_BND: Tensor | None = None,
+        image_R: Tensor | None = None,
+        glance_BXHW: Tensor | None = None,
+        **more: Tensor,
+    ) -> Judgement:
+        """What the selector thinks of images of one grid: a row per question, each image looked at once.
+
+        `image_R` is the image of each row, None where every row has its own; `glance_BXHW` a glance that was made
+        before; `more` are other fields of the view.
+        """
+        if self.selector.reads_glance and glance_BXHW is None and image_B3hw is not None:
+            with stopwatch.part("glance"):
+                glance_BXHW = vision.glance(self.model, image_B3hw, grid, self.geometry)
+        view = View(grid, question, image_B3hw, visual_BND, glance_BXHW, image_R=image_R, **more)
+        judgement = self.selector.judge(view, stopwatch)
+        wanted, shape = (question.tokens_BLD.shape[0], *grid), tuple(judgement.balance.relevance_BHW.shape)
+        if shape != wanted:
+            raise ValueError(f"selector {self.selector.name!r} gave a map of shape {shape}, expected {wanted}")
+        return judgement
+
+    def _judge_group(
+        self, shown: Shown, grid: Grid, members: list[int], question: Question, stopwatch: Stopwatch
+    ) -> Judgement:
+        """One group of images, each with the question of its own sample (a row of `question` each)."""
+
+        def stacked(values: Sequence[Tensor] | None) -> Tensor | None:
+            return None if values is None else torch.stack([values[image] for image in members])
+
+        more = {name: torch.stack([values[image] for image in members]) for name, values in shown.more.items()}
+        return self.judge(grid, question, stopwatch, stacked(shown.pixels), stacked(shown.tokens), **more)
+
+    # ---------------------------------------------------------------- choosing
+
+    def choose(
+        self,
+        request: Request,
+        keeps: Sequence[Keep],
+        stopwatch: Stopwatch,
+        features: Any = None,
+        begun: Begun | None = None,
+    ) -> Choice:
+        """Choose cells of each image, one budget per sample. If choosing fails, every token is kept, and it says why.
+
+        `strict` (training) lets errors through. Mistakes of the caller are found before anything is judged.
+        """
+        with stopwatch.part("question"):
+            question = self.question_of(request)
+        shown = self.show(request, features, begun, stopwatch)
+        try:
+            return self._choose(shown, question, request.layout.sample_of, keeps, stopwatch)
+        except Exception as error:
+            if self.strict:
+                raise
+            reason = f"choosing failed ({type(error).__name__}), so every token was kept"
+            logger.warning("%s", reason, exc_info=True)
+            return keep_everything(request.layout.grids, request.input_ids.device, "keep_all", reason)
+
+    def _choose(
+        self, shown: Shown, question: Question, sample_of: Sequence[int], keeps: Sequence[Keep], stopwatch: Stopwatch
+    ) -> Choice:
+        groups = shown.groups()
+        judged: dict[int, tuple[Judgement, int]] = {}
+        for (grid, _), members in groups.items():
+            samples = [sample_of[image] for image in members]
+            asked = Question(question.tokens_BLD[samples], question.mask_BL[samples])
+            judgement = self._judge_group(shown, grid, members, asked, stopwatch)
+            judged |= {image: (judgement, row) for row, image in enumerate(members)}
+        with stopwatch.part("attending"):
+            k_I = self._budgets(shown, judged, sample_of, keeps)
+            chosen: dict[int, tuple[ImageSelection, Tensor, Tensor | None, Grid]] = {}
+            for (grid, _), members in groups.items():
+                judgement, _ = judged[members[0]]
+                allocation = self.selector.choose(judgement, k_I[members])
+                for row, image in enumerate(members):
+                    kept = allocation.keep_BHW[row].flatten().nonzero().squeeze(-1)
+                    selection = explain(grid, kept, judgement, row, allocation.strategy(row))
+                    made_of = _made_of(allocation, row, selection)
+                    chosen[image] = (selection, allocation.soft_BHW[row].flatten(), *made_of)
+        images, soft, weights, grids = map(list, zip(*(chosen[n] for n in range(len(shown.grids))), strict=True))
+        merges = any(weight is not None for weight in weights)
+        return Choice([one.kept for one in images], soft, images, weights if merges else None, grids)
+
+    def _budgets(
+        self,
+        shown: Shown,
+        judged: dict[int, tuple[Judgement, int]],
+        sample_of: Sequence[int],
+        keeps: Sequence[Keep],
+    ) -> Tensor:
+        """Number of cells to keep of each image, `[I]`: the sample's budget, shared by relevance."""
+        judgements = [judged[image] for image in range(len(shown.grids))]
+        mass_I = torch.stack([judgement.mass_B[row] for judgement, row in judgements])
+        automatic_I = None
+        if "auto" in keeps:
+            different = {id(judgement): judgement for judgement, _ in judgements}
+            wanted = {name: self.selector.automatic_budget(judgement) for name, judgement in different.items()}
+            automatic_I = torch.stack([wanted[id(judgement)][row] for judgement, row in judgements])
+        cells = [height * width for height, width in shown.grids]
+        return self.selector.allocator.shared_budgets(keeps, sample_of, cells, mass_I, automatic_I)
+
+
+def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tensor | None, Grid]:
+    """What the kept tokens of an image are merged from (None: nothing, as where all are kept), and its new grid."""
+    if not isinstance(allocation, Taken):
+        return None, selection.grid
+    merges = allocation.weights is not None and selection.tokens_kept < selection.tokens_total
+    weights = allocation.weights[row] if merges and allocation.weights is not None else None
+    return weights, selection.grid if allocation.grids is None else allocation.grids[row]
+
+
+def explain(
+    grid: Grid, kept_K: Tensor, judgement: Judgement | None, row: int, strategy: tuple[str, str]
+) -> ImageSelection:
+    """The explanation of one image, in tensors of its own; `strategy` is a name and a reason."""
+    if strategy == STRATEGIES[NOT_FINITE]:
+        logger.warning("%s", strategy[1])
+    if judgement is None:
+        return ImageSelection(grid, kept_K.clone(), None, {}, {}, {}, *strategy)
+    balance = judgement.balance
+    return ImageSelection(
+        grid=grid,
+        kept=kept_K.clone(),
+        relevance=balance.relevance_BHW[row].detach().clone(),
+        maps={name: map_BHW[row].detach().clone() for name, map_BHW in judgement.maps.items()},
+        weights=dict(zip(judgement.maps, balance.weights_BS[row].tolist(), strict=True)),
+        tensions=dict(zip(TENSIONS, balance.tensions_BT[row].tolist(), strict=True)),
+        strategy=strategy[0],
+        reason=strategy[1],
+    )
+
+
+def _check_aspect(image: Tensor, grid: Grid) -> None:
+    """An original must be the picture that was resized to this grid, give or take the rounding to whole cells."""
+    height, width = image.shape[-2:]
+    stretch = (height / width) / (grid[0] / grid[1])
+    rounding = (1 + 1 / grid[0]) * (1 + 1 / grid[1])
+    if not 1 / rounding**2 <= stretch <= rounding**2:
+        raise ValueError(
+            f"original_image of {width}x{height} px does not have the shape of the {grid[1]}x{grid[0]} cells"
+        )

@@ -1,0 +1,278 @@
+"""Pixels and visual tokens: images cut into patches and put together again, and the ways through the stock ViT.
+
+B images of one size, I images, N cells of an image, P patches, X values of a patch or width of the ViT, D
+language-model width, H heads, d size of a head. The patches of a cell (a merge window, one visual token) are
+consecutive.
+
+    dense     the ViT sees everything, kept tokens go on, alone or    any checkpoint
+              with what is merged into them
+    sparse    only the kept windows enter the ViT                     the fast way
+    weighted  the ViT sees everything, all tokens go on, scaled       the compatible way
+    glance    the whole image, small, as features of each cell        to choose by
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
+from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
+
+Grid = tuple[int, int]  # cells: height, width
+
+LEAST = 256  # px of the longer side of a glance, where the image has that many
+SHRINK = 4  # above 1,024 px a glance has a quarter of the image's side
+QUERIES = 256  # rows of the ViT's attention matrix that are held at a time
+
+
+# ---------------------------------------------------------------- patches
+
+
+@lru_cache(maxsize=32)
+def _column(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device).view(3, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a model cuts images: sizes from its config, mean and deviation of the colours from its processor."""
+
+    patch: int = 16  # px on a side
+    merge: int = 2  # patches on a side of a cell
+    frames: int = 2  # an image is shown as so many equal frames
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    @classmethod
+    def of(cls, vision_config: Any, processor: Any = None) -> "Geometry":
+        images = getattr(processor, "image_processor", None)
+        half = (0.5, 0.5, 0.5)
+        return cls(
+            vision_config.patch_size,
+            vision_config.spatial_merge_size,
+            vision_config.temporal_patch_size,
+            tuple(getattr(images, "image_mean", None) or half),
+            tuple(getattr(images, "image_std", None) or half),
+        )
+
+    @property
+    def cell(self) -> int:
+        """Px on a side of a cell."""
+        return self.patch * self.merge
+
+    @property
+    def window(self) -> int:
+        """Patches of a cell."""
+        return self.merge**2
+
+    def grid(self, height: int, width: int) -> Grid:
+        """Cells of an image of whole cells, from its size in px."""
+        return height // self.cell, width // self.cell
+
+    def scale(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of the colours, `[3, 1, 1]` each."""
+        return _column(self.mean, device), _column(self.std, device)
+
+
+def cut(image_B3hw: Tensor, geometry: Geometry) -> Tensor:
+    """Images of whole cells as the patches of their cells, one frame: `[B, N, window, 3 * patch * patch]`."""
+    merge, patch = geometry.merge, geometry.patch
+    height, width = geometry.grid(*image_B3hw.shape[-2:])
+    blocks = image_B3hw.view(-1, 3, height, merge, patch, width, merge, patch).permute(0, 2, 5, 3, 6, 1, 4, 7)
+    return blocks.reshape(-1, height * width, geometry.window, 3 * patch * patch)
+
+
+def patchify(image_B3hw: Tensor, geometry: Geometry) -> Tensor:
+    """Images in [0, 1] of whole cells as flattened, normalised patches `[B, P, X]`: what `unpatchify` reads."""
+    mean, std = geometry.scale(image_B3hw.device)
+    rows = cut((image_B3hw - mean) / std, geometry).flatten(1, 2).unflatten(-1, (3, 1, -1))
+    return rows.expand(-1, -1, -1, geometry.frames, -1).reshape(*rows.shape[:2], -1)
+
+
+def unpatchify(rows_PX: Tensor, grid: Grid, geometry: Geometry) -> Tensor:
+    """The resized image `[3, h, w]` in [0, 1] back from its flattened, normalised patches."""
+    patch, merge, (height, width) = geometry.patch, geometry.merge, grid
+    blocks = rows_PX.float().view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, :, 0]
+    image = blocks.permute(4, 0, 2, 5, 1, 3, 6).reshape(3, height * merge * patch, width * merge * patch)
+    mean, std = geometry.scale(image.device)
+    return (image * std + mean).clamp(0, 1)
+
+
+def resize(image_3hw: Tensor, grid: Grid, cell: int) -> Tensor:
+    """An image in [0, 1] at the size of `grid` cells of `cell` px: however small, no least size is kept."""
+    size = (grid[0] * cell, grid[1] * cell)
+    return F.interpolate(image_3hw.unsqueeze(0), size=size, mode="bicubic", antialias=True)[0].clamp(0, 1)
+
+
+# ---------------------------------------------------------------- visual tokens
+
+
+def encode_dense(model: Any, pixel_values: Tensor, image_grid_thw: Tensor, last_input: bool = False) -> Any:
+    """All tokens of all images: the stock output, split per image; with `last_input`, its last block's input too."""
+    recorded = {"output_hidden_states": [len(model.model.visual.blocks) - 2]} if last_input else {}
+    return model.model.get_image_features(pixel_values, image_grid_thw, return_dict=True, **recorded)
+
+
+def take(features: Any, indices: Sequence[Tensor]) -> Any:
+    """Cut the stock output to the kept cells of each image; the DeepStack levels with the same indices."""
+    return _on_every_level(features, lambda image, tokens: tokens[indices[image]])
+
+
+def merge(features: Any, weights: Sequence[Tensor | None], indices: Sequence[Tensor]) -> Any:
+    """Make each image's kept tokens out of all of its tokens, by `[K, N]` weights, on every DeepStack level alike.
+
+    Without weights the tokens of the kept cells are taken as they are. Sums are in fp32.
+    """
+
+    def merged(image: int, tokens: Tensor) -> Tensor:
+        weight = weights[image]
+        return tokens[indices[image]] if weight is None else (weight @ tokens.float()).to(tokens.dtype)
+
+    return _on_every_level(features, merged)
+
+
+def scale(features: Any, gates: Sequence[Tensor]) -> Any:
+    """Multiply each image's tokens by one number per token, on every DeepStack level."""
+    return _on_every_level(features, lambda image, tokens: tokens * gates[image].to(tokens).unsqueeze(-1))
+
+
+def _on_every_level(features: Any, change: Any) -> Any:
+    """`change(image, tokens)` for the merged tokens of each image and for those of every DeepStack level."""
+
+    def changed(level: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(change(image, tokens) for image, tokens in enumerate(level))
+
+    features.pooler_output = changed(features.pooler_output)
+    features.deepstack_features = [changed(level) for level in features.deepstack_features]
+    return features
+
+
+def encode_sparse(model: Any, pixel_values: Tensor, image_grid_thw: Tensor, indices: Sequence[Tensor]) -> Any:
+    """Only the kept windows go through the ViT, each at its original place; attention stays within an image."""
+    visual = model.model.visual
+    merge = visual.spatial_merge_size
+    window = merge * merge
+    first_I = F.pad(image_grid_thw.prod(-1).cumsum(0), (1, 0))[:-1]
+    within = torch.arange(window, device=pixel_values.device)
+    rows = torch.cat(
+        [
+            (first + index.unsqueeze(1) * window + within).flatten()
+            for first, index in zip(first_I, indices, strict=True)
+        ]
+    )
+    counts = [index.shape[0] for index in indices]
+    taps, tap_weights = get_vision_interpolation_indices_and_weights(
+        image_grid_thw,
+        num_grid_per_side=visual.num_grid_per_side,
+        mode=visual.interpolation_mode,
+        align_corners=visual.interpolation_align_corners,
+        spatial_merge_size=merge,
+    )
+    lengths = torch.tensor(counts, device=pixel_values.device) * window
+    features = visual(
+        pixel_values[rows].to(visual.dtype),
+        grid_thw=image_grid_thw,
+        interp_indices=taps[rows],
+        interp_weights=tap_weights[rows],
+        position_ids=get_vision_position_ids(image_grid_thw, merge)[rows],
+        cu_seqlens=F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)),
+        return_dict=True,
+    )
+    features.pooler_output = torch.split(features.pooler_output, counts)
+    features.deepstack_features = [torch.split(level, counts) for level in features.deepstack_features]
+    return features
+
+
+# ---------------------------------------------------------------- the glance
+
+
+def glance_grid(grid: Grid, cell: int) -> Grid:
+    """The grid of cells of the small image, for an image of `grid` cells of `cell` px: at most the image's own."""
+    longer = max(grid) * cell
+    ratio = min(1.0, max(LEAST, longer / SHRINK) / longer)
+    return max(1, round(grid[0] * ratio)), max(1, round(grid[1] * ratio))
+
+
+def glance_rows(image_B3hw: Tensor, small: Grid, geometry: Geometry) -> Tensor:
+    """Patch rows `[B, P, X]` in fp32, as the ViT takes them, of images in [0, 1] shrunk to `small` cells."""
+    size = (small[0] * geometry.cell, small[1] * geometry.cell)
+    return patchify(F.interpolate(image_B3hw.float(), size=size, mode="area"), geometry)
+
+
+def glance_maps(hidden_BPX: Tensor, small: Grid, merge: int, grid: Grid) -> Tensor:
+    """Features `[B, X, H, W]` of each cell of `grid` from the ViT's hidden states of the small image."""
+    batch, _, width = hidden_BPX.shape
+    hidden = F.layer_norm(hidden_BPX.float(), (width,))
+    maps = hidden.view(batch, *small, merge, merge, width).permute(0, 5, 1, 3, 2, 4)
+    maps_BXhw = maps.reshape(batch, width, small[0] * merge, small[1] * merge)
+    return F.interpolate(maps_BXhw, size=grid, mode="bilinear", align_corners=False, antialias=True)
+
+
+@torch.no_grad()
+def glance(model: Any, image_B3hw: Tensor, grid: Grid, geometry: Geometry) -> Tensor:
+    """Features `[B, X, H, W]` in fp32, each cell's of mean 0 and variance 1, of images in [0, 1].
+
+    The ViT's last hidden states before the merger: of a small image one patch lies under about one cell. At 1024 px a
+    side a glance is 256 px, a sixteenth of the patches: enough to tell what stands where, not to read it.
+    """
+    visual, merge = model.model.visual, geometry.merge
+    small = glance_grid(grid, geometry.cell)
+    rows_BPx = glance_rows(image_B3hw, small, geometry)
+    grid_thw = torch.tensor([[1, small[0] * merge, small[1] * merge]] * rows_BPx.shape[0], device=rows_BPx.device)
+    seen = visual(rows_BPx.flatten(0, 1).to(visual.dtype), grid_thw=grid_thw, return_dict=True)
+    return glance_maps(seen.last_hidden_state.view(*rows_BPx.shape[:2], -1), small, merge, grid)
+
+
+# ---------------------------------------------------------------- inside the ViT
+
+
+def cell_means(rows_PX: Tensor, window: int) -> Tensor:
+    """Mean over the patches of each cell, fp32."""
+    return rows_PX.float().unflatten(0, (-1, window)).mean(1)
+
+
+def patch_features(model: Any, features: Any) -> tuple[Tensor, ...]:
+    """The ViT's last hidden states before the merger, per image `[N, X]`."""
+    means = cell_means(features.last_hidden_state, model.model.visual.spatial_merge_size**2)
+    return means.split([tokens.shape[0] for tokens in features.pooler_output])
+
+
+def received_attention(model: Any, features: Any, image_grid_thw: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Per image: attention that each cell receives in the last block `[N]`, and the keys of its patches `[N, d]`.
+
+    Attention is a mean over heads and queries, so the patches of an image sum to one; keys are a mean over heads. Both
+    are after the rotation by position, and means over the patches of a cell. `features` must come from
+    `encode_dense(..., last_input=True)`: fused attention shows no weights, so the last block's queries and keys are
+    made once more, and their attention is summed over chunks of queries, in memory O(chunk * P).
+    """
+    visual = model.model.visual
+    window, block = visual.spatial_merge_size**2, visual.blocks[-1]
+    hidden_PX = _last_input(features, len(visual.blocks))
+    query, key, _ = block.attn.qkv(block.norm1(hidden_PX)).unflatten(-1, (3, block.attn.num_heads, -1)).unbind(1)
+    cos, sin = visual.rotary_pos_emb(hidden_PX, get_vision_position_ids(image_grid_thw, visual.spatial_merge_size))
+    query, key = apply_rotary_pos_emb_vision(query, key, cos, sin)
+    patches = [tokens.shape[0] * window for tokens in features.pooler_output]
+    received = [
+        cell_means(column_means(query_PHd, key_PHd, block.attn.scaling), window)
+        for query_PHd, key_PHd in zip(query.split(patches), key.split(patches), strict=True)
+    ]
+    return received, [cell_means(key_PHd.float().mean(1), window) for key_PHd in key.split(patches)]
+
+
+def column_means(query_PHd: Tensor, key_PHd: Tensor, scaling: float) -> Tensor:
+    """Attention that each patch receives, mean over heads and queries, `[P]` fp32."""
+    query_HPd, key_HdP = query_PHd.float().transpose(0, 1), key_PHd.float().permute(1, 2, 0)
+    total_P = torch.zeros_like(key_HdP[0, 0])
+    for chunk in query_HPd.split(QUERIES, dim=1):
+        total_P += (chunk @ key_HdP * scaling).softmax(-1).sum((0, 1))
+    return total_P / (query_HPd.shape[0] * query_HPd.shape[1])
+
+
+def _last_input(features: Any, depth: int) -> Tensor:
+    """What went into the last block: the output of the one before, whether only it or all were recorded."""
+    recorded: Sequence[Tensor] = features.hidden_states
+    return recorded[depth - 2] if len(recorded) == depth else recorded[-2]

@@ -1,0 +1,107 @@
+"""Where wide training starts: mini's weights with room for the new words.
+
+    python -m studies.wide.start --source arr_coc/models/mini --out runs/wide/start
+
+The folder is a whole model. Old tokens keep their numbers and rows; a new word takes the next number, and its row
+starts as that of the word it stands for ("color" as "colour"), so that much of what was learned holds for it at once.
+Weights that have room already are taken as they are.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from studies.mini.model import MAX_PARAMETERS, copy_assets, count_parameters, mini_config, new_model
+from studies.mini.shards import INDEX, export_weights
+from studies.mini.tokenizer import MAX_ENTRIES
+from studies.wide.wording import new_words
+
+EMBEDDING = "model.language_model.embed_tokens.weight"
+SPACE = "Ġ"  # a word with the space before it, as the tokenizer writes it
+
+
+def widen_vocabulary(vocabulary: dict[str, int]) -> tuple[dict[str, int], dict[int, int]]:
+    """(the vocabulary with the new words at its end, number of each new entry -> number of the one it starts from)."""
+    wider, origins = dict(vocabulary), {}
+    for word, old in sorted(new_words().items()):
+        for entry, origin in ((word, old), (SPACE + word, SPACE + old)):
+            if entry in wider:
+                continue
+            same = [wider[name] for name in (origin, SPACE + old, old) if name in wider]
+            assert same, f"{old} is no word of the world"
+            wider[entry] = max(wider.values()) + 1
+            origins[wider[entry]] = same[0]
+    if len(wider) > MAX_ENTRIES:
+        raise ValueError(f"{len(wider)} entries, at most {MAX_ENTRIES} are allowed: take words out of wording.SYNONYMS")
+    return wider, origins
+
+
+def widen_rows(rows_VD: Tensor, origins: dict[int, int], wanted: int) -> Tensor:
+    """The embedding with `wanted` rows: old ones as they are, new words near the words that they stand for."""
+    wider = torch.zeros(wanted, rows_VD.shape[1])
+    wider[: len(rows_VD)] = rows_VD.float()
+    generator = torch.Generator().manual_seed(0)
+    noise = 0.1 * float(rows_VD.float().std())
+    for number, origin in sorted(origins.items()):
+        # Nine tenths: as the table is also the output, the old word must stay the likelier answer.
+        wider[number] = 0.9 * wider[origin] + noise * torch.randn(rows_VD.shape[1], generator=generator)
+    return wider
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder of shards."""
+    if not (folder / INDEX).is_file():
+        raise ValueError(f"{folder} holds no {INDEX}: give a folder that `arr-coc train mini` wrote")
+    weights: dict[str, Tensor] = {}
+    for file in sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values())):
+        weights |= load_file(folder / file)
+    return weights
+
+
+def write_start(source: Path, assets: Path, out: Path) -> int:
+    """Write the model folder to start from; returns its number of parameters.
+
+    `source` has the weights, `assets` the tokenizer of the old world and the other settings.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    stored = json.loads((assets / "tokenizer.json").read_text())
+    vocabulary, origins = widen_vocabulary(stored["model"]["vocab"])
+    stored["model"]["vocab"] = vocabulary
+    model = new_model(mini_config(vocabulary), seed=0)
+    weights = read_weights(source)
+    wanted = model.config.text_config.vocab_size
+    if len(weights[EMBEDDING]) != wanted:
+        weights[EMBEDDING] = widen_rows(weights[EMBEDDING], origins, wanted)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    if unexpected or [name for name in missing if name != "lm_head.weight"]:
+        raise ValueError(f"{source} does not fit mini: missing {missing[:3]}, unexpected {unexpected[:3]}")
+    parameters = count_parameters(model)
+    assert parameters <= MAX_PARAMETERS
+    copy_assets(assets, out, model.config)
+    (out / "tokenizer.json").write_text(json.dumps(stored, ensure_ascii=False))
+    export_weights(model, out)
+    head = source / "dense_head.safetensors"
+    if head.is_file():
+        shutil.copyfile(head, out / head.name)
+    return parameters
+
+
+def main() -> None:
+    """Command line: see the top of this file."""
+    shipped = Path("arr_coc") / "models" / "mini"
+    parser = argparse.ArgumentParser(description="Write the model that wide training starts from.")
+    parser.add_argument("--source", type=Path, default=shipped, help="folder with the weights to start from")
+    parser.add_argument("--assets", type=Path, default=shipped, help="folder with the old tokenizer and settings")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    parameters = write_start(arguments.source, arguments.assets, arguments.out)
+    print(f"wrote {arguments.out}: {parameters:,} parameters")
+
+
+if __name__ == "__main__":
+    main()

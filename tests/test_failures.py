@@ -1,0 +1,159 @@
+"""If choosing fails, every token is kept, the reason is in the answer, and the answer comes: on every path."""
+
+import math
+from functools import lru_cache
+
+import pytest
+import tiny
+import torch
+
+from arr_coc.config import ARRCOCConfig
+from arr_coc.knowing import Knowing
+from arr_coc.lmms.requests import answer_chats, read_chat
+from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.processor import Conversation
+from arr_coc.selectors import make_selector
+
+QUESTION = "what is this?"
+PICTURES = [tiny.picture(), tiny.picture(96, 96, 1)]
+NEW = 6
+
+know = Knowing.forward
+
+
+def raises(self, pyramid, question):
+    raise RuntimeError("the scorer broke")
+
+
+def not_a_number(self, pyramid, question):
+    return know(self, pyramid, question) * math.nan
+
+
+def infinite(self, pyramid, question):
+    return know(self, pyramid, question) + math.inf
+
+
+def one_column_short(self, pyramid, question):
+    return know(self, pyramid, question)[..., :-1]
+
+
+def one_row_too_many(self, pyramid, question):
+    return torch.nn.functional.pad(know(self, pyramid, question), (0, 0, 0, 1))
+
+
+def out_of_memory(self, pyramid, question):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+FAULTS = {
+    "raises": (raises, "choosing failed (RuntimeError)"),
+    "NaN": (not_a_number, "the scores were not finite"),
+    "infinity": (infinite, "the scores were not finite"),
+    "a column short": (one_column_short, "choosing failed (ValueError)"),
+    "a row too many": (one_row_too_many, "choosing failed (ValueError)"),
+    "out of memory": (out_of_memory, "choosing failed (OutOfMemoryError)"),
+}
+
+
+@pytest.fixture(scope="module")
+def ours() -> ARRCOCQwen:
+    config = ARRCOCConfig(32, sight="glance", glance_dim=32, trained=True, encoding="sparse")
+    return ARRCOCQwen(tiny.stock(), config, processor=tiny.processor()).eval()
+
+
+def told(images) -> list[tuple[int, int, str, str]]:
+    return [(image.tokens_kept, image.tokens_total, image.strategy, image.reason) for image in images]
+
+
+def ask(ours, pictures, keep):
+    answer = ours.ask(pictures, QUESTION, keep=keep, max_new_tokens=NEW, do_sample=False)
+    return [answer.text], told(answer.selection)
+
+
+def stream(ours, pictures, keep):
+    text = "".join(ours.stream(pictures, QUESTION, keep=keep, max_new_tokens=NEW, do_sample=False))
+    return [text], told(ours.choose(pictures, QUESTION, keep))
+
+
+def batch(ours, pictures, keep):
+    conversations = [Conversation(pictures, QUESTION), Conversation(pictures[:1], "and " + QUESTION)]
+    inputs = {name: value for name, value in tiny.inputs(*conversations).items() if name != "mm_token_type_ids"}
+    new = ours.generate(**inputs, keep=keep, max_new_tokens=NEW, do_sample=False)[:, -NEW:]
+    return new.tolist(), [one for images in ours.prepare(**inputs, keep=keep).images for one in told(images)]
+
+
+def chats(ours, pictures, keep):
+    before, ours.keep = ours.keep, keep
+    try:
+        parts = [{"type": "image", "url": picture} for picture in pictures]
+        chat = read_chat([{"role": "user", "content": [*parts, {"type": "text", "text": QUESTION}]}])
+        (reply,) = answer_chats(ours, [chat], {"max_new_tokens": NEW, "do_sample": False})
+    finally:
+        ours.keep = before
+    return [reply.text], [
+        (reply.visual_kept, reply.visual_total, *one[2:]) for one in told(ours.choose(pictures, QUESTION, keep))
+    ]
+
+
+PATHS = {"ask": ask, "stream": stream, "batch": batch, "lmms plugin": chats}
+
+
+@lru_cache
+def sound(ours, path, images):
+    """What is said with every token kept, where nothing is broken; then tokens are dropped, too."""
+    _, kept = PATHS[path](ours, PICTURES[:images], 0.3)
+    assert kept[0][0] < kept[0][1]
+    return PATHS[path](ours, PICTURES[:images], 1.0)[0]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("pictures", [PICTURES[:1], PICTURES], ids=["one image", "several images"])
+@pytest.mark.parametrize("fast", [False, True], ids=["eager", "recorded"])
+@pytest.mark.parametrize("path", PATHS)
+def test_the_answer_comes_with_every_token_and_the_reason(ours, monkeypatch, path, fast, pictures, fault):
+    ours.fast = fast
+    wanted = sound(ours, path, len(pictures))
+    broken, reason = FAULTS[fault]
+    monkeypatch.setattr(Knowing, "forward", broken)
+    ours.fast_runner = None  # recordings hold the scorer as it was
+    found, kept = PATHS[path](ours, pictures, 0.3)
+    ours.fast_runner = None
+    assert found == wanted
+    for tokens, total, strategy, why in kept:
+        assert tokens == total
+        assert strategy == "keep_all"
+        assert why.startswith(reason)
+        assert why.endswith("every token was kept")
+
+
+def test_the_recorded_path_says_that_it_was_left(ours, monkeypatch):
+    ours.fast, ours.fast_runner = True, None
+    monkeypatch.setattr(Knowing, "forward", raises)
+    ask(ours, PICTURES[:1], 0.3)
+    assert "the fast path is left: choosing failed (RuntimeError)" in ours.notices
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["eager", "recorded"])
+def test_a_selector_of_the_field_that_breaks_keeps_every_token(fast, monkeypatch):
+    ours = tiny.wrapped(tiny.stock(), selector="training_free", fast=fast)
+    wanted, _ = ask(ours, PICTURES[:1], 1.0)
+    monkeypatch.setattr("arr_coc.selectors.training_free.word_match", lambda *_: torch.full((1, 20), math.nan))
+    found, kept = ask(ours, PICTURES[:1], 0.3)
+    assert found == wanted
+    assert kept[0][:3] == (20, 20, "keep_all")
+
+
+def test_in_training_a_broken_scorer_is_an_error(ours, monkeypatch):
+    monkeypatch.setattr(Knowing, "forward", raises)
+    ours.fast = False
+    try:
+        with pytest.raises(RuntimeError, match="the scorer broke"):
+            batch(ours.train(), PICTURES[:1], 0.3)
+    finally:
+        ours.eval()
+
+
+def test_what_the_caller_did_wrong_is_not_a_failure_of_the_choice(ours):
+    told_nothing = tiny.wrapped(ours.model, selector=make_selector("oracle", ours.config, ours.layer))
+    with pytest.raises(ValueError, match="must be told where the answer is"):
+        ask(told_nothing, PICTURES[:1], 0.3)
