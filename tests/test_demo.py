@@ -333,6 +333,17 @@ def test_every_way_on_the_list_answers(scene):
     assert {"oracle", "rival", "arr_coc"}.isdisjoint(choosable_selectors())
 
 
+def test_a_way_that_runs_out_of_memory_is_told_in_our_words(scene, monkeypatch):
+    def short(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory at 0x7f00")
+
+    models, _ = fake_models(["a/one"])
+    monkeypatch.setattr(ARRCOCQwen, "ask", short)
+    with pytest.raises(MemoryError) as told:
+        compare(models, ["a/one"], [PLAIN, OURS], Inquiry(scene.resize((96, 96)), "what?", 0.5))
+    assert short_message(told.value) == "out of memory: give a smaller image, or keep fewer tokens"
+
+
 def test_two_checkpoints_side_by_side(scene):
     models, _ = fake_models(["a/one", "b/two"])
     done = compare(models, ["a/one", "b/two"], [PLAIN, OURS], Inquiry(scene.resize((96, 96)), "what?", 0.5))
