@@ -292,7 +292,7 @@ def large(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
         ("jpeg", "RGB", {"progressive": True, "subsampling": 0}),
         ("png", "L", {"compress_level": 1}),
     ][seed % 6 if width < 16_000 else 5]
-    verdict = TAKEN if width * height <= 50_000_000 else REFUSED
+    verdict = TAKEN if width * height <= (23_500_000 if kind == "webp" else 50_000_000) else REFUSED
     return kind, saved(Image.new(mode, (width, height)), kind, **options), verdict
 
 

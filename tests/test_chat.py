@@ -19,7 +19,7 @@ from arr_coc.cli import chat as chatting
 from arr_coc.cli.chat import COMMANDS
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
-from arr_coc.cli.sample import sample_image
+from arr_coc.cli.typed import sample_image
 
 ROOT = Path(__file__).parent.parent
 HAND, WORD = "What colour is the hand?", "Which word is blue?"

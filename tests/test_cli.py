@@ -20,9 +20,8 @@ from arr_coc.cli.answers import summary
 from arr_coc.cli.app import app
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
-from arr_coc.cli.sample import sample_image
 from arr_coc.cli.terminal import may_colour
-from arr_coc.cli.typed import parse_keep
+from arr_coc.cli.typed import parse_keep, sample_image
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import Answer
 from arr_coc.qwen.language import answer_attention
@@ -147,7 +146,9 @@ def test_scenes_make(tmp_path, capsys):
 
 
 def test_train_mini_says_where_it_went(capsys):
-    assert run(["train", "mini", "--out", "runs/mini", "--seconds", "540"]) == 3
+    assert run(["train", "mini", "--out", "runs/mini", "--seconds", "540"]) == 2
+    assert "python -m studies.mini.train --out runs/mini --seconds 540" in capsys.readouterr().err
+    assert run(["train", "mini", "--help"]) == 2
     assert "python -m studies.mini.train --help" in capsys.readouterr().err
 
 

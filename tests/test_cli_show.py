@@ -15,10 +15,11 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from arr_coc import __version__
-from arr_coc.cli import compare, compare_rows, env, show
+from arr_coc.cli import compare, env, show
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
-from arr_coc.cli.sample import sample_image
+from arr_coc.cli.typed import sample_image
+from arr_coc.evaluation.compare import Way, answer_way, plan
 from arr_coc.images.reader import read_image
 from arr_coc.viewing import kept_overlay
 from studies.figures import headline
@@ -156,7 +157,7 @@ def test_compare_as_json_with_pictures(loaded, tmp_path, capsys):
 
 
 def test_rows_are_planned_once_each():
-    planned = compare_rows.plan([0.1, 1.0, 0.1], ["arr_coc", "divprune"])
+    planned = plan([0.1, 1.0, 0.1], ["arr_coc", "divprune"])
     assert [(row.selector, row.keep) for row in planned] == [("arr_coc", 0.1), ("divprune", 0.1), ("plain", 1.0)]
 
 
@@ -187,7 +188,7 @@ def test_other_failures_are_not_taken_for_memory(loaded, monkeypatch):
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
-        compare_rows.answer_row(compare_rows.Row("arr_coc", 0.1), broken)
+        answer_way(Way("arr_coc", 0.1), broken, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_other_failures_are_not_taken_for_memory(loaded, monkeypatch):
         (["show", "what?", "--selector", "plain"], 3, "--keep 1.0"),
         (["show", "what?", "--selector", "best"], 3, "expected one of auto"),
         (["compare", "what?", "--selector", "oracle"], 3, "arr-coc eval"),
-        (["compare", "what?", "--selector", "rival"], 3, "give its weights"),
+        (["compare", "what?", "--selector", "rival"], 3, "expected one of auto"),
         (["compare", "what?", "--keep", "1"], 3, "could mean"),
         (["compare", "what?", "--keep", "120%"], 3, "keep='120%'"),
         (["env", "now"], 2, "unexpected"),

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_coc.cli.run import run
-from arr_coc.demo import microscope, worlds
-from arr_coc.demo.asking import ask
-from arr_coc.demo.comparing import OURS, PLAIN, WAYS, compare
+from arr_coc.demo import microscope
+from arr_coc.demo import scenes as worlds
+from arr_coc.demo.ask import ask
+from arr_coc.demo.compare import OURS, PLAIN, WAYS, compare
 from arr_coc.demo.inputs import (
     AUTO,
     BY_HAND,
-    Asked,
+    Inquiry,
     budget_line,
     check_question,
     count_tokens,
@@ -30,9 +31,9 @@ from arr_coc.demo.inputs import (
     read_upload,
     shown,
 )
-from arr_coc.demo.messages import short_message
 from arr_coc.demo.models import Models, choosable_selectors, labels
 from arr_coc.demo.serving import is_loopback
+from arr_coc.demo.telling import short_message
 from arr_coc.qwen import ARRCOCQwen
 
 HAND = "What colour is the hand?"
@@ -65,7 +66,7 @@ def fake_models(sources, **settings):
 @pytest.mark.parametrize("number", range(len(worlds.EXAMPLES)))
 def test_every_example_is_answered_rightly(models, number):
     picture, question, right = list(worlds.example_rows())[number]
-    *_, told = ask(models, "mini", Asked(picture, question, "auto"))
+    *_, told = ask(models, "mini", Inquiry(picture, question, "auto"))
     assert told.answer == right
     assert told.overlay.size == picture.size
     assert told.heat is not None
@@ -74,7 +75,7 @@ def test_every_example_is_answered_rightly(models, number):
 
 
 def test_the_answer_comes_in_pieces_and_is_the_models_own(models, scene):
-    asked = Asked(scene, "Name all the things and their colours.", "auto")
+    asked = Inquiry(scene, "Name all the things and their colours.", "auto")
     steps = list(ask(models, "mini", asked))
     assert len(steps) > 3
     assert all(later.answer.startswith(earlier.answer) for earlier, later in itertools.pairwise(steps))
@@ -83,7 +84,7 @@ def test_the_answer_comes_in_pieces_and_is_the_models_own(models, scene):
 
 
 def test_without_arr_coc_everything_is_kept_and_the_map_is_the_answers_attention(models, scene):
-    *_, told = ask(models, "mini", Asked(scene, HAND, 1.0))
+    *_, told = ask(models, "mini", Inquiry(scene, HAND, 1.0))
     assert told.answer == "green"
     assert told.stats.startswith("**256** of 256")
     assert told.overlay.tobytes() == scene.tobytes()
@@ -92,7 +93,7 @@ def test_without_arr_coc_everything_is_kept_and_the_map_is_the_answers_attention
 
 
 def test_leaving_early_ends_the_answer_and_frees_the_model(models, scene):
-    steps = ask(models, "mini", Asked(scene, "Name all the things and their colours.", "auto"))
+    steps = ask(models, "mini", Inquiry(scene, "Name all the things and their colours.", "auto"))
     next(steps)
     steps.close()
     free = threading.Event()
@@ -106,7 +107,7 @@ def test_leaving_early_ends_the_answer_and_frees_the_model(models, scene):
 
 
 def test_words_outside_the_world_are_named(models, scene):
-    *_, told = ask(models, "mini", Asked(scene, "Which automobile is parked here?", "auto"))
+    *_, told = ask(models, "mini", Inquiry(scene, "Which automobile is parked here?", "auto"))
     assert "not the words: automobile, parked" in told.stats
 
 
@@ -159,7 +160,7 @@ def test_pictures_fit_the_page(long, short):
 def put_to_the_demo(models: Models, path: Path) -> str:
     """What the page shows of a question about this file: the answer, or the message. As the Ask tab does it."""
     try:
-        *_, told = ask(models, models.names[0], Asked.of(str(path), "what is this?", BY_HAND, 50))
+        *_, told = ask(models, models.names[0], Inquiry.of(str(path), "what is this?", BY_HAND, 50))
     except Exception as error:
         return f"refused {short_message(error)}"
     assert max(told.overlay.size) <= 1024
@@ -185,7 +186,7 @@ def check_hostile(folder: Path, seeds: Sequence[int]) -> None:
 @pytest.fixture
 def short_answers(monkeypatch):
     """A random model never ends by itself."""
-    monkeypatch.setattr("arr_coc.demo.asking.MOST_NEW_TOKENS", 3)
+    monkeypatch.setattr("arr_coc.demo.ask.MOST_NEW_TOKENS", 3)
 
 
 @pytest.mark.usefixtures("short_answers")
@@ -300,7 +301,7 @@ def test_names_show_no_folders(tmp_path):
 
 
 def test_a_comparison_gives_all_ways_the_same_budget(models, scene):
-    done = compare(models, ["mini"], [PLAIN, OURS, "even grid", "random"], Asked(scene, HAND, "auto"))
+    done = compare(models, ["mini"], [PLAIN, OURS, "even grid", "random"], Inquiry(scene, HAND, "auto"))
     with models.use("mini") as owner:
         budget = owner.ask(scene, HAND, keep="auto").tokens_kept
     assert done.cards.count('class="card"') == 4
@@ -313,13 +314,13 @@ def test_a_comparison_gives_all_ways_the_same_budget(models, scene):
 
 
 def test_a_plain_answer_alone_has_no_slider(models, scene):
-    assert compare(models, ["mini"], [PLAIN], Asked(scene, HAND, 0.5)).slider is None
+    assert compare(models, ["mini"], [PLAIN], Inquiry(scene, HAND, 0.5)).slider is None
 
 
 @pytest.mark.parametrize("chosen", [[], list(WAYS[:5]), ["oracle"], ["<b>"]])
 def test_comparisons_that_are_none(models, scene, chosen):
     with pytest.raises(ValueError, match=r"choose 1 to 4|unknown"):
-        compare(models, ["mini"], chosen, Asked(scene, HAND, 0.5))
+        compare(models, ["mini"], chosen, Inquiry(scene, HAND, 0.5))
 
 
 def test_every_way_on_the_list_answers(scene):
@@ -327,14 +328,25 @@ def test_every_way_on_the_list_answers(scene):
     models, _ = fake_models(["a/one"])
     small = scene.resize((160, 128))
     for start in range(0, len(WAYS), 4):
-        done = compare(models, ["a/one"], WAYS[start : start + 4], Asked(small, "what?", 0.4))
+        done = compare(models, ["a/one"], WAYS[start : start + 4], Inquiry(small, "what?", 0.4))
         assert done.cards.count(" of 20 visual tokens") == len(WAYS[start : start + 4])
     assert {"oracle", "rival", "arr_coc"}.isdisjoint(choosable_selectors())
 
 
+def test_a_way_that_runs_out_of_memory_is_told_in_our_words(scene, monkeypatch):
+    def short(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory at 0x7f00")
+
+    models, _ = fake_models(["a/one"])
+    monkeypatch.setattr(ARRCOCQwen, "ask", short)
+    with pytest.raises(MemoryError) as told:
+        compare(models, ["a/one"], [PLAIN, OURS], Inquiry(scene.resize((96, 96)), "what?", 0.5))
+    assert short_message(told.value) == "out of memory: give a smaller image, or keep fewer tokens"
+
+
 def test_two_checkpoints_side_by_side(scene):
     models, _ = fake_models(["a/one", "b/two"])
-    done = compare(models, ["a/one", "b/two"], [PLAIN, OURS], Asked(scene.resize((96, 96)), "what?", 0.5))
+    done = compare(models, ["a/one", "b/two"], [PLAIN, OURS], Inquiry(scene.resize((96, 96)), "what?", 0.5))
     assert [label.split(":")[0] for _, label in done.kept] == [
         *("plain, a/one", "ARR-COC, a/one", "plain, b/two", "ARR-COC, b/two")
     ]
@@ -345,7 +357,7 @@ def test_two_checkpoints_side_by_side(scene):
 
 @pytest.fixture(scope="module")
 def looked(models, scene):
-    return microscope.look(models, "mini", Asked(scene, HAND, "auto"))
+    return microscope.look(models, "mini", Inquiry(scene, HAND, "auto"))
 
 
 def test_a_look_shows_the_maps_and_the_numbers(looked, scene):
@@ -392,7 +404,7 @@ def test_a_second_question_looks_elsewhere(models, looked):
 
 def test_nothing_to_see_where_everything_is_kept(models, scene):
     with pytest.raises(ValueError, match="below 100 percent"):
-        microscope.look(models, "mini", Asked(scene, HAND, 1.0))
+        microscope.look(models, "mini", Inquiry(scene, HAND, 1.0))
 
 
 # ---------------------------------------------------------------- Scenes

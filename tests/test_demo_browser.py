@@ -11,8 +11,8 @@ from demo_server import serving
 from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
-from arr_coc.demo import worlds
-from arr_coc.demo.asking import Told
+from arr_coc.demo import scenes as worlds
+from arr_coc.demo.ask import Told
 from arr_coc.demo.models import Models
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 400, "height": 850}
@@ -212,7 +212,7 @@ def test_stop_ends_the_answer(visit, monkeypatch):
         finally:
             ended.set()
 
-    monkeypatch.setattr("arr_coc.demo.tab_ask.ask", talk)
+    monkeypatch.setattr("arr_coc.demo.ask.ask", talk)
     page = visit()
     page.locator("#ask").click()
     expect(answer(page)).to_have_value(re.compile("word [2-9]"), timeout=WAIT)
@@ -234,7 +234,7 @@ def test_an_answer_that_fails_does_not_seem_to_go_on(visit, monkeypatch):
         yield Told("one word")
         raise ValueError("that was all")
 
-    monkeypatch.setattr("arr_coc.demo.tab_ask.ask", fail)
+    monkeypatch.setattr("arr_coc.demo.ask.ask", fail)
     page = visit()
     page.locator("#ask").click()
     expect(toast(page)).to_contain_text("that was all", timeout=WAIT)

@@ -16,7 +16,7 @@ from demo_server import free_port, serving, started
 from gradio_client import Client, handle_file
 from PIL import Image
 
-from arr_coc.demo import worlds
+from arr_coc.demo import scenes as worlds
 from arr_coc.demo.models import Models, process_megabytes
 from arr_coc.scenes import make_scene
 

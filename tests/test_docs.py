@@ -307,4 +307,4 @@ def test_pages_hold_every_option_and_its_default(commands):
                 assert parameter.help.rstrip(".") in made[f"{name}.md"].replace("\\|", "|")
                 assert all(spelling in made[f"{name}.md"] for spelling in parameter.opts if spelling.startswith("-"))
     assert "| `--seed N` | Of sampling, and of the selector random; 0 to 2,147,483,647. | `0` |" in made["ask.md"]
-    assert "arr-coc train mini --seconds 540  # one large GPU" in made["train.md"]
+    assert "-m arr_coc train selector --stage 1 --out runs/one  # CPUs too" in made["train.md"]

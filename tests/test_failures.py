@@ -9,7 +9,7 @@ import torch
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.knowing import Knowing
-from arr_coc.lmms.chats import answer_chats, read_chat
+from arr_coc.lmms.requests import answer_chats, read_chat
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation
 from arr_coc.selectors import make_selector

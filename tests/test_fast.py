@@ -13,7 +13,7 @@ from no_host_reads import NoHostReads, StrictRecorder
 from transformers import GenerationConfig, StoppingCriteria
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from arr_coc.cli.sample import sample_image
+from arr_coc.cli.typed import sample_image
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen

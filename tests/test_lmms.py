@@ -20,9 +20,17 @@ from hypothesis import strategies as st
 from arr_coc.evaluation.field.data import scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, evaluate_field, samples_path
 from arr_coc.lmms import TASKS
-from arr_coc.lmms.chats import answer_chats, encode_chats, read_chat
 from arr_coc.lmms.documents import METRICS, judge, mean_score, pictures, scene_documents
-from arr_coc.lmms.options import MAX_NEW_TOKENS, Options, cut_at, read_generation, read_options
+from arr_coc.lmms.requests import (
+    MAX_NEW_TOKENS,
+    Options,
+    answer_chats,
+    cut_at,
+    encode_chats,
+    read_chat,
+    read_generation,
+    read_options,
+)
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.scenes import FAMILIES

@@ -18,7 +18,7 @@ from arr_coc.config import SCORERS, TENSIONS
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.viewing.heatmaps import colour_bar, cut_of, number
 from arr_coc.viewing.latency import SHADES, ratio_words, stage_times
-from arr_coc.viewing.outlines import border, outline
+from arr_coc.viewing.overlays import border, outline
 from arr_coc.viewing.paper import INK, LONGEST, PAPER, above, beside, colour_map, fitted, font, shade, wrap
 from arr_coc.viewing.saving import is_ours, refuse_others, save_picture, save_table
 from arr_coc.viewing.sheets import MARGIN as SHEET_MARGIN

@@ -41,19 +41,14 @@ def write_overlay(
 ) -> None:
     """Each image with what was kept; if all was kept, with where the answer's tokens attended. Several side by side."""
     from arr_coc.images.reader import read_images
-    from arr_coc.qwen.language import answer_attention
-    from arr_coc.qwen.processor import Conversation, encode, text_ids
     from arr_coc.viewing import heat_overlay, kept_overlay, side_by_side
+    from arr_coc.viewing.saving import save_as
+    from arr_coc.viewing.tokens import looked_at
 
     pictures = read_images(list(pictures))
     if answer.tokens_kept < answer.tokens_total:
         drawn = [kept_overlay(one, made.mask) for one, made in zip(pictures, answer.selection, strict=True)]
     else:
-        import torch
-
-        inputs = encode(loaded.processor, [Conversation(pictures, question, history)])
-        said = torch.tensor(text_ids(loaded.processor.tokenizer, answer.text), dtype=torch.long)
-        looked = answer_attention(loaded.model, inputs, said)
+        looked = looked_at(loaded, pictures, question, answer.text, history)
         drawn = [heat_overlay(one, heat) for one, heat in zip(pictures, looked, strict=True)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    side_by_side(drawn).save(path)
+    save_as(side_by_side(drawn), path)

@@ -1,37 +1,127 @@
-"""The verbs. Each lives in a file of its own and imports what it needs when it runs."""
+"""The verbs, each of which imports what it needs when it runs, and help that a person can copy from.
 
-from typing import Annotated
+Examples come first and are never wrapped, every verb is told in one sentence.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from arr_coc import __version__
 from arr_coc.cli.ask import ask
-from arr_coc.cli.bench import bench
 from arr_coc.cli.chat import chat
 from arr_coc.cli.compare import compare
 from arr_coc.cli.demo import demo
 from arr_coc.cli.env import env
-from arr_coc.cli.eval import evaluate
-from arr_coc.cli.helping import Verbs
-from arr_coc.cli.report import report
-from arr_coc.cli.scenes import scenes
-from arr_coc.cli.show import show
-from arr_coc.cli.textures import textures
-from arr_coc.cli.train import train
+from arr_coc.cli.eval import bench, evaluate, report
+from arr_coc.cli.show import show, textures
+from arr_coc.cli.train import make, selector
 
-app = Verbs()
-app.command()(ask)
-app.command()(chat)
-app.command()(bench)
-app.command()(compare)
-app.command()(demo)
-app.command()(env)
-app.command("eval")(evaluate)
-app.command()(report)
-app.command()(show)
-app.command()(textures)
+MOVED = {"arr-coc train mini": "python -m studies.mini.train"}  # verbs of ours, now in a checkout of the project
+EXAMPLE = re.compile(r"(arr-coc|accelerate launch|printf) ")  # how a line of help begins that can be typed as it is
+
+
+def split_help(text: str) -> tuple[list[str], str]:
+    """(the examples of a docstring, one per line; the rest of it)."""
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(text))
+    examples = [part for part in paragraphs if EXAMPLE.match(part)]
+    return examples, "\n\n".join(part for part in paragraphs if part not in examples)
+
+
+def first_sentence(text: str) -> str:
+    """What a list of verbs says about one of them."""
+    return re.split(r"(?<=\.)\s", " ".join(split_help(text)[1].split("\n\n")[0].split()), maxsplit=1)[0]
+
+
+def write_help(text: str, formatter: Any) -> None:
+    """Examples first, as they stand; then what the verb does, wrapped."""
+    examples, rest = split_help(text)
+    if examples:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"{' ' * formatter.current_indent}{example}\n" for example in examples))
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(rest)
+
+
+def usage_pieces(command: Any, tail: list[str]) -> list[str]:
+    """Arguments as their metavar says, before the options: that is how they are typed."""
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    return [*(one.metavar or one.name.upper() for one in arguments), "[OPTIONS]", *tail]
+
+
+class Verb(TyperCommand):
+    """A command whose help begins with examples."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        write_help(self.help or "", formatter)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return usage_pieces(self, [])
+
+
+class VerbGroup(TyperGroup):
+    """Verbs under one name; each is listed with its whole first sentence."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        write_help(self.help or "", formatter)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return usage_pieces(self, ["VERB ..."])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        place = MOVED.get(f"{ctx.command_path} {args[0]}")
+        if place is not None:
+            ctx.fail(f"this is done in a checkout of the project: {' '.join([place, *args[1:]])}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, first_sentence(verb.help or "")) for name, verb in self.commands.items()])
+
+
+class Verbs(typer.Typer):
+    """A Typer all of whose commands are such verbs. Docstrings hold the examples as paragraphs of their own."""
+
+    def __init__(self, **settings: Any) -> None:
+        plain = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
+        super().__init__(**{"cls": VerbGroup, "no_args_is_help": True, **plain, **settings})
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        return super().command(name, **{"cls": Verb, **settings})
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    **{"ask": ask, "chat": chat, "bench": bench, "compare": compare, "demo": demo, "env": env, "eval": evaluate},
+    **{"report": report, "show": show, "textures": textures},
+}
+app, scenes, train = Verbs(), Verbs(), Verbs()
+for name, verb in VERBS.items():
+    app.command(name)(verb)
 app.add_typer(scenes, name="scenes")
 app.add_typer(train, name="train")
+scenes.command()(make)
+train.command()(selector)
+
+
+@scenes.callback()
+def about_scenes() -> None:
+    """The synthetic world that mini knows, as files.
+
+    arr-coc scenes make out/scenes --count 20 --split seen --size 512
+    """
+
+
+@train.callback()
+def about_train() -> None:
+    """Train a selector.
+
+    arr-coc train selector --stage 1 --out runs/one --steps 2000
+    """
 
 
 def _version(wanted: bool) -> None:

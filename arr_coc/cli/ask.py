@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arr_coc.cli import typed
 from arr_coc.cli.answers import notices_about, summary, write_overlay
 from arr_coc.cli.loading import default_keep, load
-from arr_coc.cli.options import Encoding, KeepDial, MaxNewTokens, Model, Offline, Quiet, Seed, SelectorName
-from arr_coc.cli.terminal import note, set_verbosity
-from arr_coc.cli.typed import check_picture, parse_keep, split_words
+from arr_coc.cli.terminal import notes, set_verbosity
 
 if TYPE_CHECKING:
     from arr_coc.qwen import Answer
@@ -20,18 +19,18 @@ def ask(
     words: Annotated[
         list[str], typer.Argument(metavar="[IMAGE]... QUESTION", help="JPEG, PNG or WebP files, then the question.")
     ],
-    model: Model = "mini",
-    keep: KeepDial = None,
-    selector: SelectorName = "auto",
-    encoding: Encoding = None,
-    max_new_tokens: MaxNewTokens = 128,
+    model: typed.Model = "mini",
+    keep: typed.KeepDial = None,
+    selector: typed.SelectorName = "auto",
+    encoding: typed.Encoding = None,
+    max_new_tokens: typed.MaxNewTokens = 128,
     overlay: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a picture of what was kept, or of where it looked.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the answer.")] = False,
-    seed: Seed = 0,
-    quiet: Quiet = False,
-    offline: Offline = False,
+    seed: typed.Seed = 0,
+    quiet: typed.Quiet = False,
+    offline: typed.Offline = False,
 ) -> None:
     """Answer a question about an image. Without an image, the bundled sample is asked.
 
@@ -44,9 +43,9 @@ def ask(
     from arr_coc.images.reader import read_images
 
     set_verbosity(quiet)
-    images, question = split_words(words)
-    check_picture(overlay, images)
-    dial = None if keep is None else parse_keep(keep)
+    images, question = typed.split_words(words)
+    typed.check_picture(overlay, images)
+    dial = None if keep is None else typed.parse_keep(keep)
     pictures = read_images(images)  # before the model: a mistake is told at once
     loaded = load(model, selector, encoding, seed=seed, quiet=quiet)
     dial = default_keep(loaded) if dial is None else dial
@@ -56,9 +55,7 @@ def ask(
         typer.echo(json.dumps(as_document(answer, model, dial, [*loaded.notices, *notices]), ensure_ascii=False))
     else:
         typer.echo(answer.text)
-    if not quiet:
-        for line in (*notices, summary(answer)):
-            note(line)
+    notes((*notices, summary(answer)), quiet)
     if overlay is not None:  # last: should it fail, the answer is not lost
         write_overlay(overlay, loaded, pictures, question, answer)
 

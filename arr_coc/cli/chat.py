@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arr_coc.cli import typed
 from arr_coc.cli.answers import notices_about, summary, write_overlay
 from arr_coc.cli.loading import default_keep, load
-from arr_coc.cli.options import Encoding, KeepDial, MaxNewTokens, Model, Offline, Quiet, Seed, SelectorName
 from arr_coc.cli.run import EXIT_BAD_INPUT, failed
-from arr_coc.cli.sample import sample_image
-from arr_coc.cli.terminal import PROMPT, is_terminal, note, read_line, set_verbosity, stop_at_interrupt
-from arr_coc.cli.typed import check_picture, parse_keep
+from arr_coc.cli.terminal import PROMPT, is_terminal, note, notes, read_line, set_verbosity, stop_at_interrupt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,11 +39,11 @@ def chat(
         list[Path] | None,
         typer.Argument(metavar="[IMAGE]...", help="JPEG, PNG or WebP files; the bundled sample if left out."),
     ] = None,
-    model: Model = "mini",
-    keep: KeepDial = None,
-    selector: SelectorName = "auto",
-    encoding: Encoding = None,
-    max_new_tokens: MaxNewTokens = 128,
+    model: typed.Model = "mini",
+    keep: typed.KeepDial = None,
+    selector: typed.SelectorName = "auto",
+    encoding: typed.Encoding = None,
+    max_new_tokens: typed.MaxNewTokens = 128,
     history: Annotated[
         bool | None,
         typer.Option(
@@ -54,9 +52,9 @@ def chat(
             "questions only.",
         ),
     ] = None,
-    seed: Seed = 0,
-    quiet: Quiet = False,
-    offline: Offline = False,
+    seed: typed.Seed = 0,
+    quiet: typed.Quiet = False,
+    offline: typed.Offline = False,
 ) -> None:
     """Ask several questions about an image, one line each. /help lists what can be done between them.
 
@@ -70,13 +68,13 @@ def chat(
     from arr_coc.qwen.turns import is_mini
 
     set_verbosity(quiet)
-    dial = None if keep is None else parse_keep(keep)
-    sources = images or [sample_image()]
+    dial = None if keep is None else typed.parse_keep(keep)
+    sources = images or [typed.sample_image()]
     pictures = read_images(sources)
     loaded = load(model, selector, encoding, seed=seed, quiet=quiet)
     if history is None:
         history = not is_mini(loaded.processor.tokenizer)
-    session = Chat(loaded, sources, pictures, default_keep(loaded) if dial is None else dial, history)
+    session = ChatSession(loaded, sources, pictures, default_keep(loaded) if dial is None else dial, history)
     session.max_new_tokens, session.quiet = max_new_tokens, quiet
     if not quiet and is_terminal(sys.stdin):
         names = ", ".join(source.name for source in sources)
@@ -88,7 +86,7 @@ def chat(
 
 
 @dataclass
-class Chat:
+class ChatSession:
     """The images, the dial and what was said. Commands and questions change it; it prints, but reads nothing."""
 
     loaded: "ARRCOCQwen"
@@ -143,12 +141,10 @@ class Chat:
         self.last = (question, made, shown)
         if stopped.is_set():
             note("stopped")
-        if not self.quiet:
-            for line in (*notices_about(self.loaded, question), summary(made)):
-                note(line)
+        notes((*notices_about(self.loaded, question), summary(made)), self.quiet)
 
     def do_keep(self, rest: str) -> None:
-        self.keep = parse_keep(rest) if rest else self.keep
+        self.keep = typed.parse_keep(rest) if rest else self.keep
         note(f"keep {self.keep}")
 
     def do_image(self, rest: str) -> None:
@@ -170,7 +166,7 @@ class Chat:
             raise ValueError("/overlay without a file: write /overlay FILE")
         question, made, shown = self.last
         path = Path(rest)
-        check_picture(path, self.sources)
+        typed.check_picture(path, self.sources)
         write_overlay(path, self.loaded, self.pictures, question, made, shown)
         note(str(path))
 
@@ -185,11 +181,10 @@ class Chat:
         note(f"a new conversation about {', '.join(source.name for source in self.sources)}")
 
     def do_help(self, rest: str) -> None:
-        for line in COMMANDS.values():
-            note(line)
+        notes(COMMANDS.values(), quiet=False)
 
 
-def converse(session: Chat) -> int:
+def converse(session: ChatSession) -> int:
     """Take lines until there are no more. Returns how many failed, where nobody was there to see it: from a pipe."""
     at_terminal, failures, warned = is_terminal(sys.stdin), 0, False
     if hasattr(sys.stdin, "reconfigure"):

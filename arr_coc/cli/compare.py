@@ -17,53 +17,56 @@ The JSON document:
 """
 
 import json
-from collections.abc import Sequence
-from functools import partial
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arr_coc.cli import typed
 from arr_coc.cli.answers import notices_about
-from arr_coc.cli.compare_rows import Row, answer_rows, make_selectors, measures, plan
-from arr_coc.cli.compare_views import picture_paths, print_table, write_pictures
-from arr_coc.cli.loading import load
-from arr_coc.cli.options import Encoding, MaxNewTokens, Model, Offline, Quiet, Seed
+from arr_coc.cli.loading import chosen_selector, load
 from arr_coc.cli.run import EXIT_NO_MEMORY
-from arr_coc.cli.terminal import note, set_verbosity
-from arr_coc.cli.typed import check_free, one_image, parse_keep
+from arr_coc.cli.terminal import is_terminal, notes, set_verbosity
+from arr_coc.evaluation.compare import PLAIN, Way, answer_ways, plan
 
 if TYPE_CHECKING:
+    from PIL import Image
+    from rich.table import Table
+
     from arr_coc.qwen import ARRCOCQwen
 
 FORMAT = "arr-coc compare 1"
 KEEPS = ("0.06", "0.25", "1.0")
+COLUMNS = 3  # rows of the table beside each other on the sheet of pictures
 
 
 def compare(
-    words: Annotated[list[str], typer.Argument(metavar="[IMAGE] QUESTION", help="A JPEG, PNG or WebP, the question.")],
+    words: typed.OneImage,
     keep: Annotated[
-        list[str] | None,
+        typed.Texts,
         typer.Option(
             metavar="PART",
             help=f"Part KEPT, as in ask; may be repeated. If left out: {', '.join(KEEPS)}. 1.0 is the plain model.",
         ),
     ] = None,
     selector: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="auto, arr_coc, divprune, random:seed=1, ...; may be repeated."),
+        typed.Texts, typer.Option(metavar="NAME", help="auto, arr_coc, divprune, random:seed=1, ...; may be repeated.")
     ] = None,
-    model: Model = "mini",
-    encoding: Encoding = None,
-    max_new_tokens: MaxNewTokens = 128,
+    model: typed.Model = "mini",
+    encoding: typed.Encoding = None,
+    max_new_tokens: typed.MaxNewTokens = 128,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write pictures there: each row, sheet.png, latency.png.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that arr-coc did not make.")] = False,
+    force: typed.Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
-    seed: Seed = 0,
-    quiet: Quiet = False,
-    offline: Offline = False,
+    seed: typed.Seed = 0,
+    quiet: typed.Quiet = False,
+    offline: typed.Offline = False,
 ) -> None:
     """Compare answers, tokens and times over budgets and selectors. Without an image, the bundled sample is asked.
 
@@ -78,33 +81,52 @@ def compare(
     from arr_coc.images.reader import read_image
 
     set_verbosity(quiet)
-    source, question = one_image(words)
-    asked = plan([parse_keep(text) for text in keep or KEEPS], selector or ["auto"])
+    source, question = typed.one_image(words)
+    asked = plan([typed.parse_keep(text) for text in keep or KEEPS], selector or ["auto"])
     paths = picture_paths(asked, out)
-    check_free(paths, source, force)
+    typed.check_free(paths, source, force)
     image = read_image(source)
     loaded = load(model, encoding=encoding, seed=seed, quiet=quiet)
-    selectors = make_selectors(loaded, asked, seed)
-    ask = partial(loaded.ask, image, question, max_new_tokens=max_new_tokens)
-    rows = answer_rows(loaded, asked, selectors, lambda keep: ask(keep=keep), quiet)
+    asking = {"image": image, "question": question, "max_new_tokens": max_new_tokens, "warm_up": max_new_tokens}
+    rows = answer_all(loaded, asked, seed, quiet, **asking)
     notices = notices_about(loaded, question)
     if as_json:
         typer.echo(json.dumps(document(rows, loaded, model, source, question, notices), ensure_ascii=False))
     else:
         print_table(rows, question)
-    if not quiet:
-        for line in notices:
-            note(line)
+    notes(notices, quiet)
     if paths:
         write_pictures(rows, image, paths)
-        if not quiet:
-            note(f"pictures in {out}")
+        notes([f"pictures in {out}"], quiet)
     if all(row.error for row in rows):
         raise typer.Exit(EXIT_NO_MEMORY)
 
 
+def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Way], seed: int, quiet: bool, **asking: Any) -> list[Way]:
+    """Every row with its answer, "auto" by its name; a bar where somebody sees it. `asking` is for `answer_ways`."""
+    from rich.console import Console
+    from rich.progress import track
+
+    names = dict.fromkeys(way.selector for way in asked)
+    selectors = {name: chosen_selector(loaded, name, seed) for name in names if name != PLAIN}
+    loaded.break_even = 0  # "auto" is compared as a choice, whether it pays on this device or not
+
+    @contextmanager
+    def using(way: Way) -> Iterator["ARRCOCQwen"]:
+        before = loaded.selector
+        loaded.selector = selectors.get(way.selector, before)  # the plain model's is never used
+        try:
+            yield loaded
+        finally:
+            loaded.selector = before
+
+    looks: dict[str, Any] = {"console": Console(stderr=True), "disable": quiet or not is_terminal(sys.stderr)}
+    bar = track(answer_ways(asked, using, **asking), "asking", len(asked), transient=True, **looks)
+    return [replace(way, selector=selectors["auto"].name) if way.selector == "auto" else way for way in bar]
+
+
 def document(
-    rows: Sequence[Row], loaded: "ARRCOCQwen", model: str, image: Path, question: str, notices: Sequence[str]
+    rows: Sequence[Way], loaded: "ARRCOCQwen", model: str, image: Path, question: str, notices: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "format": FORMAT,
@@ -116,3 +138,94 @@ def document(
         "rows": [measures(row) for row in rows],
         "notices": [*loaded.notices, *notices],
     }
+
+
+def measures(row: Way) -> dict[str, Any]:
+    """The row as the JSON document has it."""
+    from arr_coc.viewing import stage_times
+
+    answer = row.answer
+    times = stage_times(answer.timings_ms) if answer else dict.fromkeys(("select", "vision", "prefill", "decode"))
+    total = sum(value for value in times.values() if value is not None) if answer else None
+    return {
+        "selector": row.selector,
+        "keep": row.keep,
+        "answer": answer.text if answer else None,
+        "tokens_kept": answer.tokens_kept if answer else None,
+        "tokens_total": answer.tokens_total if answer else None,
+        "share_kept": round(answer.tokens_kept / answer.tokens_total, 4) if answer else None,
+        **{f"{name}_ms": None if value is None else round(value, 2) for name, value in times.items()},
+        "total_ms": None if total is None else round(total, 2),
+        "error": row.error,
+    }
+
+
+def print_table(rows: Sequence[Way], question: str) -> None:
+    """On a terminal as wide as that is; in a pipe wide enough that nothing is cut."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(table(rows, question))
+
+
+def table(rows: Sequence[Way], question: str) -> "Table":
+    """Numbers first and never wrapped, the answer last with the room that is left: 80 columns must do."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from arr_coc.viewing.latency import milliseconds
+
+    total = max((row.answer.tokens_total for row in rows if row.answer is not None), default=0)
+    looks: dict[str, Any] = {"title_justify": "left", "caption_justify": "left", "box": None, "pad_edge": False}
+    made = Table(title=Text(question), caption=f"of {total} visual tokens; times in ms", padding=(0, 1, 0, 0), **looks)
+    made.add_column("selector", overflow="fold", max_width=24)
+    for name in ("keep", "tokens", "kept", "select", "vision", "prefill", "total"):
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("answer", overflow="fold")
+    for row in rows:
+        values = measures(row)
+        said = Text(f"({row.error})" if row.answer is None else row.answer.text)
+        numbers = ["-"] * 6
+        if row.answer is not None:
+            times = [milliseconds(values[f"{stage}_ms"]) for stage in ("select", "vision", "prefill", "total")]
+            numbers = [str(row.answer.tokens_kept), f"{100 * values['share_kept']:.0f} %", *times]
+        made.add_row(Text(row.selector), str(row.keep), *numbers, said)
+    return made
+
+
+def picture_paths(rows: Sequence[Way], out: Path | None) -> list[Path]:
+    """A file for each row, named by its place, selector and budget; then the sheet and the times."""
+    if out is None:
+        return []
+    names = [f"{place:02d}-{_plain_name(row)}.png" for place, row in enumerate(rows, 1)]
+    return [out / name for name in (*names, "sheet.png", "latency.png")]
+
+
+def _label(row: Way) -> str:
+    return "plain, all tokens" if row.selector == PLAIN else f"{row.selector}, keep {row.keep}"
+
+
+def _plain_name(row: Way) -> str:
+    """Letters, digits, points and dashes alone: settings of a selector may hold a path."""
+    return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in f"{row.selector}-{row.keep}")[:60]
+
+
+def write_pictures(rows: Sequence[Way], image: "Image.Image", paths: Sequence[Path]) -> None:
+    """Each answered row with its kept cells, all of them on one sheet, and the times as bars."""
+    from arr_coc.viewing import latency_bars, questions_row, stage_times
+    from arr_coc.viewing.paper import above
+    from arr_coc.viewing.saving import save_picture
+
+    done = [(_label(row), row.answer, path) for row, path in zip(rows, paths, strict=False) if row.answer is not None]
+    for label, answer, path in done:
+        save_picture(questions_row(image, [(label, answer)]), path)
+    entries = [(label, answer) for label, answer, _ in done]
+    if not entries:
+        return
+    lines: list[Image.Image] = [
+        questions_row(image, entries[start : start + COLUMNS]) for start in range(0, len(entries), COLUMNS)
+    ]
+    save_picture(above(lines, gap=0), paths[-2])
+    save_picture(latency_bars({label: stage_times(answer.timings_ms) for label, answer in entries}), paths[-1])

@@ -5,22 +5,19 @@ from typing import Annotated
 
 import typer
 
-from arr_coc.cli.options import Offline, Quiet
+from arr_coc.cli import typed
 from arr_coc.cli.terminal import quieten_libraries, teller
 
 
 def demo(
     model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="mini, a folder with a Qwen3-VL, or a hub id; several times to compare them. [default: mini]"
-        ),
+        typed.Texts, typer.Option(help=f"{typed.MODELS}; several times to compare them. [default: mini]")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; this machine alone if left as it is.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 7860,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    quiet: Quiet = False,
-    offline: Offline = False,
+    quiet: typed.Quiet = False,
+    offline: typed.Offline = False,
 ) -> None:
     """Ask, compare and look closer in the browser.
 

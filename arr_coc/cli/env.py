@@ -10,19 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from arr_coc.cli.options import Quiet, is_offline
+from arr_coc.cli import typed
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "pillow", "numpy")
-EXTRAS = {
-    "train": ("peft", "datasets"),
-    "demo": ("gradio",),
-    "serve": ("fastapi", "uvicorn", "python-multipart"),
-}
+EXTRAS = {"train": ("peft", "datasets"), "demo": ("gradio",), "serve": ("fastapi", "uvicorn", "python-multipart")}
 
 
 def env(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    quiet: Quiet = False,
+    quiet: typed.Quiet = False,
 ) -> None:
     """Say what this machine has, to be pasted into a bug report. It holds no paths and no names of people.
 
@@ -51,7 +47,7 @@ def environment() -> dict[str, Any]:
         **{f"extra {name}": {package: installed(package) for package in several} for name, several in EXTRAS.items()},
         **hardware(),
         "models MB": models_megabytes(Path(str(files("arr_coc") / "models"))),
-        "offline": is_offline(),
+        "offline": typed.is_offline(),
     }
 
 
@@ -71,7 +67,6 @@ def hardware() -> dict[str, Any]:
     from arr_coc.qwen.loading import pick_device, pick_dtype
 
     device = pick_device(None)
-    fast = is_default(device)
     found: dict[str, Any] = {"cpu cores": os.cpu_count(), "cpu memory MB": megabytes(cpu_memory())}
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -80,7 +75,7 @@ def hardware() -> dict[str, Any]:
     return found | {
         "device": device.type,
         "dtype auto": str(pick_dtype("auto", device)).removeprefix("torch."),
-        "fast path": "on" if fast else "off: it is for CUDA",
+        "fast path": "on" if is_default(device) else "off: it is for CUDA",
     }
 
 

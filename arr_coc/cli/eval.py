@@ -1,39 +1,41 @@
-"""arr-coc eval: methods of the field on the same questions and the same number of tokens."""
+"""arr-coc eval, bench and report: answers of many methods, time and memory, and a page about all of it.
+
+Results go to stdout as JSON, tables to stderr.
+"""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 
-from arr_coc.cli.options import Offline, Quiet
+from arr_coc.cli import typed
 from arr_coc.cli.terminal import begin_long_run, teller
-from arr_coc.cli.typed import parse_keep
 
 FIELD_OUT, EQUAL_OUT = Path("out/field.json"), Path("out/equal-tokens.json")
+RESULTS, PAGES = Path("results"), Path("docs/report")
 
 
 def evaluate(
     model: Annotated[str, typer.Option(help="mini, a folder with a Qwen3-VL, or a hub id.")] = "mini",
     data: Annotated[
-        list[str] | None,
+        typed.Texts,
         typer.Option(
             help="scenes, coco:BOXES.json:IMAGES, vqa:QUESTIONS.json:ANSWERS.json:IMAGES, docvqa:FILE.json:IMAGES, "
             "chartqa:FILE.json:IMAGES or jsonl:FILE; may be repeated."
         ),
     ] = None,
     selector: Annotated[
-        list[str] | None,
+        typed.Texts,
         typer.Option(help="NAME or NAME:KEY=VALUE,...; plain is the model itself; may be repeated. All if left out."),
     ] = None,
     keep: Annotated[
-        list[str] | None,
+        typed.Texts,
         typer.Option(help="Fraction KEPT (0.25) or number of tokens (64); may be repeated. By the size if left out."),
     ] = None,
-    encoding: Annotated[
-        list[str] | None, typer.Option(help="sparse, dense; may be repeated. Both if left out.")
-    ] = None,
-    side: Annotated[list[int] | None, typer.Option(min=96, help="px of square scenes; may be repeated.")] = None,
+    encoding: Annotated[typed.Texts, typer.Option(help="sparse, dense; may be repeated. Both if left out.")] = None,
+    side: Annotated[typed.Numbers, typer.Option(min=96, help="px of square scenes; may be repeated.")] = None,
     questions: Annotated[int, typer.Option(min=1, help="Questions per dataset and size.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
     metric: Annotated[
@@ -43,16 +45,15 @@ def evaluate(
         bool, typer.Option("--equal-tokens", help="256 tokens spent two ways: all of 512 px, or chosen from 1024 px.")
     ] = False,
     engine: Annotated[str, typer.Option(help="auto, or plain: every method through ARRCOCQwen's own path.")] = "auto",
-    device: Annotated[str | None, typer.Option(help="cuda or cpu; the GPU where there is one.")] = None,
+    device: typed.Device = None,
     dtype: Annotated[
         str, typer.Option(help="float32 (the fast engine), or auto, bfloat16, float16 for large models.")
     ] = "float32",
     out: Annotated[
-        Path | None,
-        typer.Option(help=f"Report; samples lie beside it. {FIELD_OUT} or {EQUAL_OUT} if left out."),
+        Path | None, typer.Option(help=f"Report; samples lie beside it. {FIELD_OUT} or {EQUAL_OUT} if left out.")
     ] = None,
-    quiet: Quiet = False,
-    offline: Offline = False,
+    quiet: typed.Quiet = False,
+    offline: typed.Offline = False,
 ) -> None:
     """Compare methods: accuracy, evidence, tokens, time. A run that was killed goes on with the same command.
 
@@ -66,27 +67,84 @@ def evaluate(
     from arr_coc.evaluation.field.main import equal_tokens as equal
 
     begin_long_run(quiet)
-    given: dict[str, Any] = {
-        "datasets": tuple(data or ()),
-        "selectors": tuple(selector or ()),
-        "keeps": tuple(parse_keep(one) for one in keep or ()),
-        "encodings": tuple(encoding or ()),
-        "sides": tuple(side or ()),
-    }
-    options = FieldOptions(
-        model=model,
-        questions=questions,
-        seed=seed,
-        metric=metric,
-        engine=engine,
-        device=device,
-        dtype=dtype,
-        bar=not quiet,
-        out=out or (EQUAL_OUT if equal_tokens else FIELD_OUT),
-        **{name: value for name, value in given.items() if value},
-    )
-    refused = [name for name in ("datasets", "selectors", "keeps", "encodings", "sides") if given[name]]
-    if equal_tokens and refused:
-        raise ValueError(f"--equal-tokens settles the {', '.join(refused)}: leave them out")
-    report = (equal if equal_tokens else evaluate_field)(options, teller(quiet))
-    typer.echo(json.dumps(report))
+    keeps = [typed.parse_keep(one) for one in keep or ()]
+    lists = {"datasets": data, "selectors": selector, "keeps": keeps, "encodings": encoding, "sides": side}
+    given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
+    single: dict[str, Any] = {"model": model, "questions": questions, "seed": seed, "metric": metric, "dtype": dtype}
+    place = out or (EQUAL_OUT if equal_tokens else FIELD_OUT)
+    options = FieldOptions(engine=engine, device=device, bar=not quiet, out=place, **single, **given)
+    if equal_tokens and given:
+        raise ValueError(f"--equal-tokens settles the {', '.join(given)}: leave them out")
+    typer.echo(json.dumps((equal if equal_tokens else evaluate_field)(options, teller(quiet))))
+
+
+def bench(
+    model: Annotated[str, typer.Option(help="mini, a folder with a Qwen3-VL, or a hub id.")] = "mini",
+    shape: Annotated[
+        str | None, typer.Option(help="Random weights of that shape: qwen3-vl-2b, qwen3-vl-4b, qwen3-vl-8b.")
+    ] = None,
+    side: Annotated[typed.Numbers, typer.Option(help="px of a square image; may be repeated.")] = None,
+    batch: Annotated[typed.Numbers, typer.Option(help="Images at once; may be repeated.")] = None,
+    kept: Annotated[typed.Numbers, typer.Option(help="Visual tokens KEPT of each image; may be repeated.")] = None,
+    encoding: Annotated[
+        typed.Texts, typer.Option(help="dense, after-vit, sparse; may be repeated. All if left out.")
+    ] = None,
+    mode: Annotated[
+        typed.Texts, typer.Option(help="eager, graphs, compiled; may be repeated. The first two if left out.")
+    ] = None,
+    sight: Annotated[
+        typed.Texts, typer.Option(help="Of a shape's selector: textures, stem, glance; may be repeated.")
+    ] = None,
+    text: Annotated[int, typer.Option(min=4, help="Text tokens.")] = 50,
+    decode: Annotated[int, typer.Option(min=0, help="Tokens after the first whose time is taken, at batch 1.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs whose median is taken.")] = 10,
+    promised: Annotated[
+        bool, typer.Option("--promised", help="The rows that the project's figures rest on, instead of the above.")
+    ] = False,
+    device: typed.Device = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="Results; out/speed-gpu.json or out/speed-cpu.json if left out.")
+    ] = None,
+    append: Annotated[bool, typer.Option("--append", help="Keep the rows that are in that file.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write pictures there.")] = None,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a trace of the last case there.")] = None,
+    fit: Annotated[bool, typer.Option("--fit", help="Say what fits cards of 16, 24 and 32 GB.")] = False,
+    quiet: typed.Quiet = False,
+    offline: typed.Offline = False,
+) -> None:
+    """Measure time and memory: all tokens, fewer after the ViT, fewer before it; plain and over graphs.
+
+    arr-coc bench --side 512 --kept 64 --out out/bench.json
+
+    arr-coc bench --shape qwen3-vl-2b --side 1024 --side 2048 --kept 200 --plot pictures --fit --out out/2b.json
+    """
+    from arr_coc.evaluation.bench.cases import ENCODINGS, MODES, SHAPE
+    from arr_coc.evaluation.bench.main import bench as run
+
+    begin_long_run(quiet)
+    what = {"sides": side or [1024], "batches": batch or [1], "kept": kept or [200], "sights": sight or ["stem"]}
+    how = {"text": text, "decode": decode, "repeats": repeats, "promised": promised, "device": device, "dtype": dtype}
+    where = {"out": out, "append": append, "plot": plot, "profile": profile, "fit": fit}
+    subject = {"model": model if shape is None else SHAPE + shape, "encodings": encoding or ENCODINGS}
+    options = SimpleNamespace(**subject, modes=mode or MODES[:2], **what, **how, **where)
+    typer.echo(json.dumps(run(options, teller(quiet))))
+
+
+def report(
+    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where field.json and its like lie.")] = RESULTS,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="For the pages and their pictures.")] = PAGES,
+    failures: Annotated[int, typer.Option(min=0, help="Lost questions that are shown; 0 leaves them out.")] = 12,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the paths of the pages.")] = False,
+) -> None:
+    """Write one page about all results: plots, tables, who beats whom, lost questions; HTML and Markdown.
+
+    arr-coc report
+
+    arr-coc report --results out --out out/report --failures 24
+    """
+    from arr_coc.evaluation.report.main import ReportOptions, write_report
+    from arr_coc.viewing import kept_overlay
+
+    for path in write_report(ReportOptions(results, out, failures), kept_overlay, teller(quiet)):
+        typer.echo(path)

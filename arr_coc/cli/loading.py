@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arr_coc.cli.options import is_offline
+from arr_coc.cli import typed
 from arr_coc.cli.terminal import is_terminal, note, quieten_libraries
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ def load(
     settings = check_settings(name, {"seed": seed, **settings} if name == "random" else settings)
     elsewhere = model not in EMBEDDED and not Path(model).exists()
     quieten_libraries(bars=model not in EMBEDDED and not quiet and is_terminal(sys.stderr))
-    if elsewhere and not quiet and not is_offline() and model.count("/") == 1:
+    if elsewhere and not quiet and not typed.is_offline() and model.count("/") == 1:
         note(f"looking for {model} in the cache and on the hub (--offline: in the cache alone)")
     torch.manual_seed(seed)
     try:
         loaded = ARRCOCQwen.from_pretrained(model, selector=name, encoding=encoding)
     except ModelNotFound:
-        if elsewhere and is_offline() and model.count("/") == 1:
+        if elsewhere and typed.is_offline() and model.count("/") == 1:
             way = "go online once (without --offline), or give mini or a folder with a Qwen3-VL"
             raise ModelNotFound(f"no model {model!r} in the cache, and the hub is off: {way}") from None
         raise

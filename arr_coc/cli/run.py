@@ -7,11 +7,11 @@ import warnings
 from typing import Any
 
 from arr_coc.cli.terminal import DEBUG, is_debugging
+from arr_coc.evaluation.compare import is_out_of_memory
 
 EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_BAD_INPUT, EXIT_NO_MODEL, EXIT_NO_MEMORY = 0, 1, 2, 3, 4, 5
 EXIT_INTERRUPTED = 130
 LONGEST_LINE = 600  # characters of a message
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "unable to allocate")
 MEMORY_HELP = "keep fewer tokens (--keep 0.1), give a smaller image, or take a smaller model"
 
 
@@ -82,13 +82,6 @@ def complain(message: str) -> None:
         print(f"arr-coc: {line}", file=sys.stderr, flush=True)
     except OSError:
         return  # nobody reads stderr: the exit code must do
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Of the host or of the GPU. torch is not imported for this: its errors are known by name and by words."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
 def _usage(error: Any) -> int:

@@ -1,16 +1,18 @@
-"""arr-coc show: one choice in pictures and numbers. The names of the files go to stdout, the answer to stderr."""
+"""arr-coc show: one choice in pictures and numbers. arr-coc textures: what ARR-COC sees in an image.
+
+The names of the files go to stdout, an answer to stderr.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arr_coc.cli import typed
 from arr_coc.cli.answers import notices_about, summary
 from arr_coc.cli.loading import chosen_selector, load
-from arr_coc.cli.options import Encoding, MaxNewTokens, Model, Offline, Quiet, Seed, SelectorName
-from arr_coc.cli.terminal import note, set_verbosity
-from arr_coc.cli.typed import check_free, one_image, parse_keep
+from arr_coc.cli.terminal import notes, set_verbosity
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,25 +26,20 @@ NAMES = (
 
 
 def show(
-    words: Annotated[list[str], typer.Argument(metavar="[IMAGE] QUESTION", help="A JPEG, PNG or WebP, the question.")],
+    words: typed.OneImage,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the files.")] = Path("out"),
-    model: Model = "mini",
-    keep: Annotated[
-        str,
-        typer.Option(
-            metavar="PART", help='Part KEPT: a fraction such as 0.25, a number of tokens such as 256, or "auto".'
-        ),
-    ] = "auto",
-    selector: SelectorName = "auto",
-    encoding: Encoding = None,
+    model: typed.Model = "mini",
+    keep: Annotated[str, typer.Option(metavar="PART", help=typed.PART)] = "auto",
+    selector: typed.SelectorName = "auto",
+    encoding: typed.Encoding = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help=f"Only this; may be repeated: {', '.join(NAMES)}.")
+        typed.Texts, typer.Option(metavar="NAME", help=f"Only this; may be repeated: {', '.join(NAMES)}.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that arr-coc did not make.")] = False,
-    max_new_tokens: MaxNewTokens = 128,
-    seed: Seed = 0,
-    quiet: Quiet = False,
-    offline: Offline = False,
+    force: typed.Force = False,
+    max_new_tokens: typed.MaxNewTokens = 128,
+    seed: typed.Seed = 0,
+    quiet: typed.Quiet = False,
+    offline: typed.Offline = False,
 ) -> None:
     """Show which cells were kept for a question and why. Without an image, the bundled sample is shown.
 
@@ -55,29 +52,30 @@ def show(
     from arr_coc.images.reader import read_image
 
     set_verbosity(quiet)
-    image, question = one_image(words)
-    dial, wanted = parse_keep(keep), check_names(only)
+    image, question = typed.one_image(words)
+    dial, wanted = typed.parse_keep(keep), check_names(only)
     paths = {name: out / file_name(name) for name in wanted}
-    check_free(paths.values(), image, force)
+    typed.check_free(paths.values(), image, force)
     picture = read_image(image)
     loaded = load(model, encoding=encoding, seed=seed, quiet=quiet)
     loaded.selector = chosen_selector(loaded, selector, seed)
     loaded.break_even = 0  # a choice is what is asked for, whether it pays on this device or not
     answer = loaded.ask(picture, question, keep=dial, max_new_tokens=max_new_tokens)
     (selection,) = answer.selection
-    written, missing = write_files(picture, selection, paths)
-    for path in written:
+    write = writers(picture, selection)
+    missing = [name for name in wanted if name not in write]
+    written = {name: path for name, path in paths.items() if name in write}
+    for name, path in written.items():
+        write[name](path)
+    for path in written.values():
         typer.echo(path)
     if missing and only:
         raise ValueError(
             f"no {', '.join(missing)} to show: {selection.reason}; leave it out, or choose with --keep 0.25 "
             "--selector arr_coc"
         )
-    if not quiet:
-        if missing:
-            note(f"without {', '.join(missing)}: {selection.reason}")
-        for line in (*notices_about(loaded, question), f"answer: {answer.text}", summary(answer)):
-            note(line)
+    lines = [f"without {', '.join(missing)}: {selection.reason}"] if missing else []
+    notes((*lines, *notices_about(loaded, question), f"answer: {answer.text}", summary(answer)), quiet)
 
 
 def check_names(only: list[str] | None) -> list[str]:
@@ -92,45 +90,55 @@ def file_name(name: str) -> str:
     return {"slider": "slider.html", "tokens": "tokens.csv"}.get(name, f"{name}.png")
 
 
-def write_files(
-    image: "Image.Image", selection: "ImageSelection", paths: dict[str, Path]
-) -> tuple[list[Path], list[str]]:
-    """Write what this selection has to show; the paths written, and the names of what it has not."""
-    from arr_coc.viewing import before_after, slider_html, token_rows
+def writers(image: "Image.Image", selection: "ImageSelection") -> dict[str, Callable[[Path], None]]:
+    """What a selection has to show, by name: functions that write it to a file."""
+    from arr_coc.config import SCORERS
+    from arr_coc.files import write_whole
+    from arr_coc.viewing import before_after, heatmap, homunculus, kept_overlay, scorer_panels, slider_html, token_rows
+    from arr_coc.viewing.heatmaps import ABOUT
     from arr_coc.viewing.saving import save_picture, save_table
 
-    drawn = pictures(image, selection)
-    written: list[Path] = []
-    for name, path in paths.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if name == "slider":
-            path.write_text(slider_html(*before_after(image, selection)), encoding="utf-8")
-        elif name == "tokens":
-            save_table(token_rows(selection), path)
-        elif name in drawn:
-            save_picture(drawn[name](), path)
-        else:
-            continue
-        written.append(path)
-    return written, [name for name, path in paths.items() if path not in written]
+    def pictured(draw: Callable[..., "Image.Image"], *of: Any, **more: Any) -> Callable[[Path], None]:
+        return lambda path: save_picture(draw(*of, **more), path)
 
-
-def pictures(image: "Image.Image", selection: "ImageSelection") -> dict[str, Callable[[], "Image.Image"]]:
-    """What can be drawn of a selection, by name."""
-    from arr_coc.config import SCORERS
-    from arr_coc.viewing import heatmap, homunculus, kept_overlay, scorer_panels
-    from arr_coc.viewing.heatmaps import ABOUT
-
-    kept, relevance = selection.mask, selection.relevance
-    made: dict[str, Callable[[], Image.Image]] = {
-        "kept": lambda: kept_overlay(image, kept),
-        "scorers": lambda: scorer_panels(image, selection),
+    relevance = selection.relevance
+    made: dict[str, Callable[[Path], None]] = {
+        "kept": pictured(kept_overlay, image, selection.mask),
+        "scorers": pictured(scorer_panels, image, selection),
+        "slider": lambda path: write_whole(path, slider_html(*before_after(image, selection))),
+        "tokens": lambda path: save_table(token_rows(selection), path),
     }
     if relevance is not None:
-        made["relevance"] = lambda: heatmap(image, relevance, kept_HW=kept, title="relevance")
-        made["homunculus"] = lambda: homunculus(image, relevance)
-    for name in SCORERS:
-        if name in selection.maps:
-            values, title = selection.maps[name], f"{name}: {ABOUT[name]}, weight {selection.weights[name]:.2f}"
-            made[name] = lambda values=values, title=title: heatmap(image, values, title=title)  # type: ignore[misc]
+        made["relevance"] = pictured(heatmap, image, relevance, kept_HW=selection.mask, title="relevance")
+        made["homunculus"] = pictured(homunculus, image, relevance)
+    for name in set(SCORERS) & set(selection.maps):
+        title = f"{name}: {ABOUT[name]}, weight {selection.weights[name]:.2f}"
+        made[name] = pictured(heatmap, image, selection.maps[name], title=title)
     return made
+
+
+def textures(
+    image: Annotated[
+        Path | None, typer.Argument(metavar="[IMAGE]", help="JPEG, PNG or WebP; the bundled sample if left out.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the pictures.")] = Path("out"),
+    force: typed.Force = False,
+    quiet: typed.Quiet = False,
+) -> None:
+    """Show what ARR-COC sees: all texture channels, and the question-blind maps.
+
+    arr-coc textures photo.jpg --out pictures
+
+    The names of the files go to stdout. Files that arr-coc made are written over, others are not.
+    """
+    from arr_coc.viewing import question_blind_maps, texture_sheet
+    from arr_coc.viewing.saving import save_picture
+
+    set_verbosity(quiet)
+    source = image or typed.sample_image()
+    paths = {out / "textures.png": texture_sheet, out / "question_blind.png": question_blind_maps}
+    typed.check_free(paths, source, force)
+    drawn = {path: draw(source) for path, draw in paths.items()}
+    for path, picture in drawn.items():
+        save_picture(picture, path)
+        typer.echo(path)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import typer
@@ -31,6 +31,11 @@ def may_colour(stream: Any) -> bool:
 def note(line: str) -> None:
     """A line beside the answer: on stderr, dim where colour is welcome."""
     typer.echo(typer.style(line, dim=True) if may_colour(sys.stderr) else line, err=True)
+
+
+def notes(lines: Iterable[str], quiet: bool) -> None:
+    for line in () if quiet else lines:
+        note(line)
 
 
 def teller(quiet: bool) -> Callable[[str], None]:

@@ -1,36 +1,18 @@
-"""arr-coc train: teach a selector, on drawn scenes or on your own images."""
+"""arr-coc train selector and arr-coc scenes make: teach a selector, and draw what it is taught on to files."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from arr_coc.cli.helping import Verbs
-from arr_coc.cli.options import Offline, Quiet
+from arr_coc.cli import typed
 from arr_coc.cli.terminal import begin_long_run, teller
 
-train = Verbs()
+RUN = Path("runs/selector")
 
 
-@train.callback()
-def root() -> None:
-    """Train a selector.
-
-    arr-coc train selector --stage 1 --out runs/one --steps 2000
-    """
-
-
-@train.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def mini() -> None:
-    """Moved: mini is made in a checkout, by `python -m studies.mini.train`."""
-    raise ValueError("mini is made in a checkout of the project: python -m studies.mini.train --help")
-
-
-@train.command()
 def selector(
-    out: Annotated[Path, typer.Option(help="Folder for the adapter, metrics, pictures and checkpoints.")] = Path(
-        "runs/selector"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for the adapter, metrics, pictures and checkpoints.")] = RUN,
     stage: Annotated[
         int | None, typer.Option(min=1, max=3, help="1 maps from boxes, 2 answers end to end, 3 hard variants.")
     ] = None,
@@ -61,8 +43,8 @@ def selector(
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that read or draw images.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights and data.")] = None,
-    quiet: Quiet = False,
-    offline: Offline = False,
+    quiet: typed.Quiet = False,
+    offline: typed.Offline = False,
 ) -> None:
     """Train a selector. The same command goes on from the newest checkpoint in OUT.
 
@@ -78,14 +60,32 @@ def selector(
     from arr_coc.training.main import Places, train_selector
 
     begin_long_run(quiet)
-    given: dict[str, Any] = {
-        "stage": stage,
-        "model": model,
-        "data": data,
-        "pseudo_boxes": boxes,
-        "target": target,
-        "strategy": strategy,
-    }
-    given |= {"adapt": adapt, "seconds": seconds, "steps": steps, "workers": workers, "seed": seed}
-    settings = read_selector_config(config, **given)
+    what = {"stage": stage, "model": model, "data": data, "pseudo_boxes": boxes, "target": target}
+    how = {"strategy": strategy, "adapt": adapt, "seconds": seconds, "steps": steps, "workers": workers, "seed": seed}
+    settings = read_selector_config(config, **what, **how)
     train_selector(settings, Places(out, init_from), teller(quiet))
+
+
+def make(
+    out: Annotated[Path, typer.Argument(help="Folder for the images, questions and boxes.")],
+    count: Annotated[int, typer.Option(min=1, help="Number of scenes.")] = 100,
+    split: Annotated[str, typer.Option(help="train, val, seen or unseen.")] = "train",
+    first_seed: Annotated[int, typer.Option(min=0, help="Seed of the first scene.")] = 0,
+    file_format: Annotated[str, typer.Option("--format", help="Of the questions: jsonl or parquet.")] = "jsonl",
+    size: Annotated[
+        int | None, typer.Option(min=96, max=4096, help="Side in px; drawn from the seed if left out.")
+    ] = None,
+    difficulty: Annotated[str | None, typer.Option(help="plain or hard; drawn from the seed if left out.")] = None,
+    quiet: typed.Quiet = False,
+) -> None:
+    """Draw scenes with their questions, answers and evidence boxes (COCO style).
+
+    arr-coc scenes make out/scenes --count 20 --split seen --size 512
+    """
+    from arr_coc.scenes.export import export
+
+    if out.is_dir() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty: give a new folder, so that old and new scenes do not mix")
+    square = None if size is None else (size, size)
+    counts = export(out, split, count, first_seed, file_format, square, difficulty)
+    teller(quiet)(", ".join(f"{number} {what}" for what, number in counts.items()))

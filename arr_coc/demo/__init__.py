@@ -1,1 +1,1 @@
-"""The demo in the browser: `arr-coc demo`. Only left, page, parts, serving and the tab_ files know of Gradio."""
+"""The demo in the browser: `arr-coc demo`. A tab is a file, which knows of Gradio only where it is put on the page."""

@@ -1,12 +1,11 @@
-"""What comes from the browser, checked once: an uploaded image, a question, a dial."""
+"""What comes from the browser, and from where on the page; checked once: an uploaded image, a question, a dial."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from arr_coc.config import CELL, Keep, tokens_to_keep
+from arr_coc.config import Keep, tokens_to_keep
 from arr_coc.images.reader import read_image
 
 MOST_CHARACTERS = 2000
@@ -15,7 +14,7 @@ AUTO, BY_HAND = "auto", "by hand"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Inquiry:
     """One question about one image, ready for a model."""
 
     image: Image.Image  # RGB, upright
@@ -25,9 +24,30 @@ class Asked:
     @classmethod
     def of(
         cls, path: str | None, question: str | None, mode: str | None, percent: float | None, use: bool = True
-    ) -> "Asked":
+    ) -> "Inquiry":
         """From what the page has; without ARR-COC (`use`) everything is kept."""
         return cls(read_upload(path), check_question(question), dial(mode, percent) if use else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The components of the left side of the page, which all tabs but Scenes read."""
+
+    image: Any
+    question: Any
+    ask: Any
+    stop: Any
+    clear: Any
+    use: Any
+    mode: Any
+    percent: Any
+    model: Any
+    examples: Any
+
+    @property
+    def asked(self) -> list[Any]:
+        """What `Inquiry.of` takes, without the checkbox."""
+        return [self.image, self.question, self.mode, self.percent]
 
 
 def read_upload(path: str | None) -> Image.Image:
@@ -69,11 +89,8 @@ def shown(image: Image.Image) -> Image.Image:
 
 def count_tokens(image_processor: Any, size: tuple[int, int]) -> int:
     """Visual tokens of an image of (width, height) px in the untouched model."""
-    limits = image_processor.size
-    height, width = smart_resize(
-        size[1], size[0], CELL, min_pixels=limits["shortest_edge"], max_pixels=limits["longest_edge"]
-    )
-    return int(height // CELL * (width // CELL))
+    patches = image_processor.get_number_of_image_patches(size[1], size[0])
+    return int(patches // image_processor.merge_size**2)
 
 
 def budget_line(total: int | None, keep: Keep) -> str:

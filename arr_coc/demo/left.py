@@ -1,52 +1,25 @@
-"""The left side of the page: image, question, dial, buttons and examples. All tabs but Scenes read it."""
+"""The left side of the page: image, question, dial, buttons and examples."""
 
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from PIL import Image
 
-from arr_coc.demo import worlds
-from arr_coc.demo.inputs import AUTO, BY_HAND, MOST_CHARACTERS, budget_line, count_tokens, dial, read_upload
+from arr_coc.demo.inputs import AUTO, BY_HAND, MOST_CHARACTERS, Left, budget_line, count_tokens, dial, read_upload
 from arr_coc.demo.models import Models
-from arr_coc.demo.parts import PRIVATE, Upload, guarded, told
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """Its components."""
-
-    image: Any
-    question: Any
-    ask: Any
-    stop: Any
-    clear: Any
-    use: Any
-    mode: Any
-    percent: Any
-    model: Any
-    examples: Any
-
-    @property
-    def asked(self) -> list[Any]:
-        """What `Asked.of` takes, without the checkbox."""
-        return [self.image, self.question, self.mode, self.percent]
+from arr_coc.demo.parts import AT_ONCE, PRIVATE, Upload, guarded, told
+from arr_coc.demo.scenes import example_rows
 
 
 def left_side(models: Models, page: gr.Blocks) -> Left:
     """Image, question, dial, buttons and examples; the tabs say what the buttons do."""
-    rows = list(worlds.example_rows())
+    rows = list(example_rows())
     files = _files([picture for picture, _, _ in rows])
-    image = Upload(
-        files[0],
-        label="Image: JPEG, PNG or WebP, up to 20 MB",
-        sources=["upload", "clipboard"],
-        height=320,
-        elem_id="image",
-    )
+    label = "Image: JPEG, PNG or WebP, up to 20 MB"
+    image = Upload(files[0], label=label, sources=["upload", "clipboard"], height=320, elem_id="image")
     question = gr.Textbox(
         rows[0][1], label="Question", lines=1, max_length=MOST_CHARACTERS, elem_id="question", submit_btn=False
     )
@@ -106,9 +79,8 @@ def _count_tokens(models: Models, page: gr.Blocks, side: Left, budget: Any) -> N
 
     for event in (page.load, side.image.change, side.model.change):
         # The line is made after the count, of the dials as they are then: they may have been turned meanwhile.
-        event(measure, [side.image, side.model], [side.image, total], **PRIVATE).then(
-            turned, [total, *dials], budget, queue=False, show_progress="hidden", **PRIVATE
-        )
-    side.percent.input(lambda: BY_HAND, None, side.mode, queue=False, show_progress="hidden", **PRIVATE)
+        measured = event(measure, [side.image, side.model], [side.image, total], **PRIVATE)
+        measured.then(turned, [total, *dials], budget, **AT_ONCE)
+    side.percent.input(lambda: BY_HAND, None, side.mode, **AT_ONCE)
     for event in (side.mode.change, side.percent.change, side.use.change):
-        event(turned, [total, *dials], budget, queue=False, show_progress="hidden", **PRIVATE)
+        event(turned, [total, *dials], budget, **AT_ONCE)

@@ -1,4 +1,4 @@
-"""The Microscope tab: the channels, the maps, their weights, and every cell by itself.
+"""The Microscope tab: the channels, the maps, their weights, every cell by a click, and a second question.
 
 H W grid of cells.
 """
@@ -8,45 +8,51 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from arr_coc.demo.choosing import choose
-from arr_coc.demo.inputs import Asked, check_question, shown
-from arr_coc.demo.models import Models
+from arr_coc.config import SCORERS
+from arr_coc.demo.inputs import Inquiry, Left, check_question, shown
+from arr_coc.demo.models import Models, cell_side
 from arr_coc.demo.telling import share
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.viewing import difference, heatmap, homunculus, kept_overlay, texture_sheet, token_rows
+from arr_coc.viewing.heatmaps import TENSION_ENDS
 
 FRAME = "#e8590c"
-TENSION_ENDS = {
-    "particularize": "compress (0) to particularize (1): how many cells",
-    "explore": "exploit (0) to explore (1): how many of them are spread evenly",
-    "diversify": "focus (0) to diversify (1): how much a kept cell holds its neighbours back",
+CLICK = "Click a cell of the picture to see its numbers, and why it was kept or dropped."
+NOTHING = "nothing under the microscope yet: click Look first"
+MOST_MAPS = len(SCORERS) + 1
+KEPT_FOR = 1800  # seconds that a session's last look is kept
+TENSIONS_MEAN = {
+    "particularize": "how many cells",
+    "explore": "how many of them are spread evenly",
+    "diversify": "how much a kept cell holds its neighbours back",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Look:
     """A look at one choice; stays with the session that took it."""
 
     picture: Image.Image
-    asked: Asked
+    asked: Inquiry
     choice: ImageSelection
     rows: list[dict[str, Any]]  # one per cell, row by row
+    cell: int  # px of a cell's side
 
 
-def look(models: Models, name: str, asked: Asked) -> Looked:
+def look(models: Models, name: str, asked: Inquiry) -> Look:
     """Choose for the question, and keep what was thought of every cell."""
     with models.use(name) as owner:
-        choice = choose(owner, asked)
+        choice, cell = owner.choose(asked.image, asked.question, asked.keep)[0], cell_side(owner)
     if choice.relevance is None:
         raise ValueError("every token is kept, so nothing was weighed: turn the dial below 100 percent")
-    return Looked(shown(asked.image), asked, choice, token_rows(choice))
+    return Look(shown(asked.image), asked, choice, token_rows(choice), cell)
 
 
-def kept_picture(looked: Looked) -> Image.Image:
+def kept_picture(looked: Look) -> Image.Image:
     return kept_overlay(looked.picture, looked.choice.mask)
 
 
-def maps_pictures(looked: Looked) -> list[tuple[Image.Image, str]]:
+def maps_pictures(looked: Look) -> list[tuple[Image.Image, str]]:
     """Each scorer's map with its weight, and last the relevance that they make, with the cut."""
     choice = looked.choice
     assert choice.relevance is not None
@@ -57,27 +63,29 @@ def maps_pictures(looked: Looked) -> list[tuple[Image.Image, str]]:
     return [*drawn, (heatmap(looked.picture, choice.relevance, kept_HW=choice.mask), "relevance, of all maps")]
 
 
-def channels_picture(looked: Looked) -> Image.Image:
-    return texture_sheet(looked.picture)
+def channels_picture(looked: Look) -> Image.Image:
+    return texture_sheet(looked.picture, cell=looked.cell)
 
 
-def homunculus_picture(looked: Looked) -> Image.Image:
+def homunculus_picture(looked: Look) -> Image.Image:
     assert looked.choice.relevance is not None
     return homunculus(looked.picture, looked.choice.relevance)
 
 
-def balance(looked: Looked) -> str:
+def balance(looked: Look) -> str:
     """Markdown: the weights and the tensions in numbers, and what was done with them."""
     choice = looked.choice
     told = [f"**{choice.tokens_kept}** of {choice.tokens_total} cells kept: {choice.reason}."]
     rows = [(f"weight of the {name} map", value) for name, value in choice.weights.items()]
-    rows += [(TENSION_ENDS.get(name, name), value) for name, value in choice.tensions.items()]
+    for name, value in choice.tensions.items():
+        low, high = TENSION_ENDS[name]
+        rows.append((f"{low} (0) to {high} (1): {TENSIONS_MEAN[name]}", value))
     if rows:
         told.append("\n".join(["| | value |", "|---|---|", *(f"| {name} | {value:.3f} |" for name, value in rows)]))
     return "\n\n".join(told)
 
 
-def cell_at(looked: Looked, x: float, y: float) -> int:
+def cell_at(looked: Look, x: float, y: float) -> int:
     """The flat index of the cell under a point of the picture, in px."""
     height, width = looked.choice.grid
     row = min(height - 1, max(0, int(y * height / looked.picture.height)))
@@ -85,7 +93,7 @@ def cell_at(looked: Looked, x: float, y: float) -> int:
     return row * width + column
 
 
-def cell_picture(looked: Looked, cell: int) -> Image.Image:
+def cell_picture(looked: Look, cell: int) -> Image.Image:
     """What was kept, with a frame around one cell."""
     height, width = looked.choice.grid
     picture = kept_picture(looked)
@@ -98,7 +106,7 @@ def cell_picture(looked: Looked, cell: int) -> Image.Image:
     return picture
 
 
-def cell_numbers(looked: Looked, cell: int) -> str:
+def cell_numbers(looked: Look, cell: int) -> str:
     """Markdown: the numbers of one cell and why it was kept or dropped."""
     row = looked.rows[cell]
     rank = 1 + sum(other["relevance"] > row["relevance"] for other in looked.rows)
@@ -115,9 +123,9 @@ def cell_numbers(looked: Looked, cell: int) -> str:
     return "\n".join(lines)
 
 
-def second_question(models: Models, name: str, looked: Looked, question: str | None) -> tuple[Image.Image, str]:
+def second_question(models: Models, name: str, looked: Look, question: str | None) -> tuple[Image.Image, str]:
     """The same image and dial under another question: where the two choices differ."""
-    asked = Asked(looked.asked.image, check_question(question), looked.asked.keep)
+    asked = Inquiry(looked.asked.image, check_question(question), looked.asked.keep)
     other = look(models, name, asked).choice
     both = int((looked.choice.mask & other.mask).sum())
     either = int((looked.choice.mask | other.mask).sum())
@@ -126,3 +134,54 @@ def second_question(models: Models, name: str, looked: Looked, question: str | N
         f"In common: {both}, which is {share(both, either)} of all that either keeps."
     )
     return difference(looked.picture, looked.choice, other), line
+
+
+def microscope_tab(models: Models, side: Left) -> None:
+    import gradio as gr
+
+    from arr_coc.demo.parts import MODELS, PRIVATE, filled, guarded, picture, pictures
+
+    last = gr.State(None, time_to_live=KEPT_FOR)
+    button = gr.Button("Look", variant="primary", elem_id="look")
+    with gr.Row():
+        kept = picture("Kept cells: click one", "cells", bare=True)
+        with gr.Column(min_width=280):
+            numbers = gr.Markdown(CLICK, elem_id="numbers", min_height=120)
+    weights = gr.Markdown(elem_id="balance")
+    maps = pictures("map", MOST_MAPS)
+    with gr.Row():
+        second = gr.Textbox("Which word is blue?", label="A second question", scale=4, elem_id="second")
+        differ = gr.Button("Difference", min_width=100, elem_id="differ")
+    line = gr.Markdown(elem_id="difference-line")
+    difference = picture("Where the two choices differ", "difference", visible=False)
+    with gr.Accordion("Homunculus: room by relevance", open=False):
+        room = picture("Homunculus", "homunculus")
+    with gr.Accordion("Texture channels", open=False):
+        channels = picture("What is read from the pixels", "channels")
+
+    @guarded
+    def look_at(path: str | None, question: str, mode: str, percent: float, name: str) -> tuple[Any, ...]:
+        looked = look(models, name, Inquiry.of(path, question, mode, percent))
+        drawn = kept_picture(looked), homunculus_picture(looked), channels_picture(looked)
+        hidden = gr.Image(None, visible=False)
+        return looked, CLICK, balance(looked), "", *drawn, hidden, *filled(maps, maps_pictures(looked))
+
+    @guarded
+    def click(looked: Look | None, event: gr.SelectData) -> tuple[Any, str]:
+        if looked is None:
+            raise ValueError(NOTHING)
+        cell = cell_at(looked, *event.index)
+        return cell_picture(looked, cell), cell_numbers(looked, cell)
+
+    @guarded
+    def compare(looked: Look | None, question: str, name: str) -> tuple[Any, str]:
+        if looked is None:
+            raise ValueError(NOTHING)
+        drawn, said = second_question(models, name, looked, question)
+        return gr.Image(drawn, visible=True), said
+
+    outputs = [last, numbers, weights, line, kept, room, channels, difference, *maps]
+    button.click(look_at, [*side.asked, side.model], outputs, show_progress_on=kept, **MODELS, **PRIVATE)
+    kept.select(click, last, [kept, numbers], show_progress="hidden", **PRIVATE)
+    for event in (differ.click, second.submit):
+        event(compare, [last, second, side.model], [difference, line], **MODELS, **PRIVATE)

@@ -4,7 +4,6 @@ A Qwen3-VL keeps the shift of its text positions on the model itself while it ge
 would mix. One lock for all models also keeps the times of a comparison honest.
 """
 
-import gc
 import logging
 import threading
 from collections import OrderedDict
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from arr_coc.evaluation.compare import release_memory
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.selectors import SELECTORS
 
@@ -38,6 +38,12 @@ def load_model(source: str) -> ARRCOCQwen:
 def choosable_selectors() -> list[str]:
     """Names of the ways to choose that a page may offer beside the model's own."""
     return sorted(set(SELECTORS) - {*OUTSIDE_HELP, "arr_coc"})
+
+
+def cell_side(owner: ARRCOCQwen) -> int:
+    """px of a cell's side, of the image as the model resizes it."""
+    vision = owner.model.config.vision_config
+    return int(vision.patch_size * vision.spatial_merge_size)
 
 
 class Models:
@@ -68,7 +74,7 @@ class Models:
         if name not in self._loaded:
             while len(self._loaded) >= self._most:
                 self._loaded.popitem(last=False)
-            _give_memory_back()
+            release_memory()
             self._loaded[name] = {"auto": self._load(self._sources[name])}
         self._loaded.move_to_end(name)
         views = self._loaded[name]
@@ -113,9 +119,3 @@ def process_megabytes() -> float | None:
     if not STATM.is_file():
         return None
     return int(STATM.read_text().split()[1]) * PAGE_BYTES / 1e6
-
-
-def _give_memory_back() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

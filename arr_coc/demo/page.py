@@ -2,13 +2,13 @@
 
 import gradio as gr
 
+from arr_coc.demo.ask import ask_tab
+from arr_coc.demo.compare import compare_tab
 from arr_coc.demo.left import left_side
+from arr_coc.demo.microscope import microscope_tab
 from arr_coc.demo.models import Models
-from arr_coc.demo.parts import PRIVATE
-from arr_coc.demo.tab_ask import ask_tab
-from arr_coc.demo.tab_compare import compare_tab
-from arr_coc.demo.tab_microscope import microscope_tab
-from arr_coc.demo.tab_scenes import scenes_tab
+from arr_coc.demo.parts import AT_ONCE
+from arr_coc.demo.scenes import scenes_tab
 
 HEAD = (
     "# ARR-COC\nAsk about an image. Only the visual tokens that matter for the question reach the model, "
@@ -32,8 +32,8 @@ def build_page(models: Models) -> gr.Blocks:
                 with gr.Tab("Microscope", id="microscope") as microscope:
                     microscope_tab(models, side)
                 with gr.Tab("Scenes", id="scenes") as scenes:
-                    scenes_tab(models, side, tabs)
+                    scenes_tab(models, side)
         for tab in (ask, compare, microscope):
-            tab.select(lambda: gr.Column(visible=True), None, column, queue=False, show_progress="hidden", **PRIVATE)
-        scenes.select(lambda: gr.Column(visible=False), None, column, queue=False, show_progress="hidden", **PRIVATE)
+            tab.select(lambda: gr.Column(visible=True), None, column, **AT_ONCE)
+        scenes.select(lambda: gr.Column(visible=False), None, column, **AT_ONCE)
     return page

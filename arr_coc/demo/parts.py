@@ -5,19 +5,20 @@ import html
 import inspect
 from abc import ABCMeta
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
 from typing import Any
 
 import gradio as gr
 from gradio.data_classes import ImageData
 from PIL import Image
 
-from arr_coc.demo.messages import short_message
+from arr_coc.demo.telling import short_message
 
-MODELS: dict[str, Any] = {
-    "concurrency_id": "models",
-    "concurrency_limit": 1,
-}  # events that use a model wait in one queue
+MODELS: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1}  # events of a model: one queue
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}  # events of the page that nobody else calls
+AT_ONCE: dict[str, Any] = {"queue": False, "show_progress": "hidden", **PRIVATE}  # those of them that take no time
+SHOWN: dict[str, Any] = {"type": "pil", "interactive": False, "elem_classes": "titled"}  # of pictures to look at
 
 THEME = gr.themes.Base(
     primary_hue="teal",
@@ -25,28 +26,7 @@ THEME = gr.themes.Base(
     font=["system-ui", "sans-serif"],  # the reader's own fonts: nothing is fetched
     font_mono=["ui-monospace", "monospace"],
 )
-CSS = """
-.gradio-container { max-width: 1240px !important; }
-#image [data-testid="block-label"], .titled [data-testid="block-label"] {
-  position: static; width: fit-content; margin-bottom: 2px;
-}
-#image .image-container { height: calc(100% - 28px); }
-.prose table, .prose th, .prose td { border-color: var(--border-color-primary) !important; }
-.prose td, .prose th { padding: 4px 12px !important; }
-.prose td:last-child, .prose th:last-child { white-space: nowrap; }
-.titled .icon-button-wrapper { top: -26px !important; }
-.cards { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(260px, 1fr)); }
-.card { border: 1px solid var(--border-color-primary); border-radius: 8px; padding: 12px 16px; }
-.card h4 { margin: 0; color: var(--body-text-color-subdued); font-weight: 600; }
-.card .answer { font-size: 1.3em; margin: 4px 0 8px; overflow-wrap: anywhere; }
-.card ul { list-style: none; padding: 0; margin: 0; color: var(--body-text-color-subdued); }
-#budget { padding: 4px 16px 12px; background: var(--block-background-fill); }
-#answer textarea { font-size: 1.3em; }
-@media (max-width: 640px) {
-  .gradio-container { padding: 8px !important; }
-  .tab-container button { padding: 0 8px !important; }
-}
-"""
+CSS = (files("arr_coc") / "assets" / "demo.css").read_text(encoding="utf-8")
 
 
 class WithoutStub(type(gr.Image)):  # type: ignore[misc]
@@ -78,50 +58,39 @@ def told(error: Exception) -> str:
     return html.escape(short_message(error), quote=False)
 
 
-def page_error(error: Exception) -> gr.Error:
-    """An error as the page shows it."""
-    if isinstance(error, gr.Error):
-        return error
-    return gr.Error(told(error), print_exception=False)
+@contextmanager
+def _short_errors() -> Iterator[None]:
+    """Errors as the page shows them."""
+    try:
+        yield
+    except gr.Error:
+        raise
+    except Exception as error:
+        raise gr.Error(told(error), print_exception=False) from None
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose errors are short messages."""
-    if inspect.isgeneratorfunction(function):
 
-        @functools.wraps(function)
-        def steps(*values: Any) -> Iterator[Any]:
-            try:
-                yield from function(*values)
-            except Exception as error:
-                raise page_error(error) from None
-
-        return steps
+    @functools.wraps(function)
+    def steps(*values: Any) -> Iterator[Any]:
+        with _short_errors():
+            yield from function(*values)
 
     @functools.wraps(function)
     def once(*values: Any) -> Any:
-        try:
+        with _short_errors():
             return function(*values)
-        except Exception as error:
-            raise page_error(error) from None
 
-    return once
+    return steps if inspect.isgeneratorfunction(function) else once
 
 
 def picture(label: str, name: str, *, value: Any = None, visible: bool = True, bare: bool = False) -> gr.Image:
     """A picture that is shown and not changed; `bare` without buttons in its corner, where all of it can be clicked."""
-    return gr.Image(
-        value,
-        label=label,
-        type="pil",
-        format="png",
-        interactive=False,
-        buttons=[] if bare else ["fullscreen", "download"],
-        visible=visible,
-        min_width=280,  # two in a row on a desk, one on a phone
-        elem_id=name,
-        elem_classes="titled",
-    )
+    buttons = [] if bare else ["fullscreen", "download"]
+    width = 280  # two in a row on a desk, one on a phone
+    looks = {"format": "png", "buttons": buttons, "min_width": width, "elem_id": name, **SHOWN}
+    return gr.Image(value, label=label, visible=visible, **looks)
 
 
 def pictures(name: str, count: int) -> list[gr.Image]:

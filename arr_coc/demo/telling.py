@@ -1,23 +1,21 @@
-"""Answers in words: tokens, times, and what to know about them."""
+"""What the page says in words: tokens and times of an answer, what to know about it, and what went wrong."""
 
 import html
+import logging
+import re
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from arr_coc.evaluation.compare import is_out_of_memory
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.turns import words_notice
 from arr_coc.viewing import stage_times
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One way to answer, and what came of it."""
-
-    way: str
-    answer: str
-    kept: int
-    total: int
-    times_ms: dict[str, float]  # of select, vision, prefill and decode
+MOST_CHARACTERS = 240
+# Addresses of memory, paths, and what a traceback is made of.
+PRIVATE = re.compile(r"\b0x[0-9a-fA-F]{4,}|(?:^|[\s'\"(=:])(?:[A-Za-z]:\\|~?/)[^\s'\"]+|File \"|Traceback")
 
 
 def share(kept: int, total: int) -> str:
@@ -43,18 +41,33 @@ def notices_about(owner: ARRCOCQwen, question: str) -> list[str]:
     return [*owner.notices, *words_notice(owner.processor.tokenizer, question)]
 
 
-def cards(rows: Sequence[Row]) -> str:
-    """Answers side by side, as HTML; under each other where the page is narrow."""
-    return '<div class="cards">' + "".join(_card(row) for row in rows) + "</div>"
+def cards(answers: Sequence[tuple[str, Answer]]) -> str:
+    """Answers by their ways, side by side, as HTML; under each other where the page is narrow."""
+    return '<div class="cards">' + "".join(_card(way, answer) for way, answer in answers) + "</div>"
 
 
-def _card(row: Row) -> str:
-    first = sum(value for name, value in row.times_ms.items() if name != "decode")
+def _card(way: str, answer: Answer) -> str:
+    times = stage_times(answer.timings_ms)
+    first = sum(value for name, value in times.items() if name != "decode")
     figures = (
-        f"{row.kept} of {row.total} visual tokens ({share(row.kept, row.total)})",
+        f"{answer.tokens_kept} of {answer.tokens_total} visual tokens "
+        f"({share(answer.tokens_kept, answer.tokens_total)})",
         f"{first:.0f} ms to the first token",
-        f"{sum(row.times_ms.values()):.0f} ms in all",
+        f"{sum(times.values()):.0f} ms in all",
     )
     lines = "".join(f"<li>{figure}</li>" for figure in figures)
-    answer = html.escape(row.answer.strip() or "(no answer)")
-    return f'<div class="card"><h4>{html.escape(row.way)}</h4><p class="answer">{answer}</p><ul>{lines}</ul></div>'
+    said = html.escape(answer.text.strip() or "(no answer)")
+    return f'<div class="card"><h4>{html.escape(way)}</h4><p class="answer">{said}</p><ul>{lines}</ul></div>'
+
+
+def short_message(error: BaseException) -> str:
+    """What went wrong: our own messages as they are, anything else by a number that stands in the log as well."""
+    if is_out_of_memory(error):
+        return "out of memory: give a smaller image, or keep fewer tokens"
+    text = str(error).strip()
+    ours = isinstance(error, ValueError) and text and "\n" not in text and not PRIVATE.search(text)
+    if ours and len(text) <= MOST_CHARACTERS:
+        return text
+    number = secrets.token_hex(4)
+    logger.error("error %s of the demo", number, exc_info=error)
+    return f"something went wrong here: try again, and report error {number} if it stays"

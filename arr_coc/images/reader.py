@@ -1,7 +1,9 @@
 """Reading images that users hand in: few formats, limits checked on the header, orientation applied, plain RGB out.
 
 Beside the finished image (4 bytes a pixel in memory) at most 4 bytes a pixel are held, the decoded image or what its
-decoder needs: what must be converted is converted strip by strip, and what would need more is read otherwise.
+decoder needs: what must be converted is converted strip by strip, and what would need more is read otherwise. A WebP
+alone costs up to 17, since Pillow reads it as an animation; so it may only be as large as costs no more than 50
+megapixels of another format, 23 megapixels.
 """
 
 import contextlib
@@ -18,16 +20,15 @@ from PIL import Image, ImageFile
 from torch import Tensor
 
 from arr_coc.images.headers import Damaged, NotAnImage, read_header
-from arr_coc.images.webp import libwebp, read_webp
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 MOST_PIXELS = 50_000_000
 MOST_BYTES = 20 * 1024 * 1024
 MOST_ASPECT = 200  # Qwen's resizing refuses more
 MOST_IMAGES = 8
-MOST_COST = 8  # bytes of memory a pixel, the finished image among them
+MOST_COST = 8  # bytes of memory a pixel, the finished image among them; a WebP is bounded by its size instead
 SPARE = 8 * 2**20  # bytes that a decoder may take beyond that
-PILLOWS_WEBP = 17  # bytes a pixel, where Pillow has to decode it: two canvases, the frame, the image
+PILLOWS_WEBP = 17  # bytes a pixel at most: two canvases, the frame, the image
 STRIP = 2**18  # pixels that are converted at a time; small enough to cost nothing, large enough to be quick
 
 ORIENTATION = 0x0112  # the tag of EXIF
@@ -109,8 +110,6 @@ def _decode(file: IO[bytes], name: str) -> Image.Image:
     header = read_header(file)
     _check_size(header.width, header.height, name)
     pixels = header.width * header.height
-    if header.format == "WEBP" and libwebp() is not None:
-        return _upright_rgb(read_webp(file.read(), (header.width, header.height)), ours=True)
     if header.format == "WEBP" and pixels * PILLOWS_WEBP > MOST_PIXELS * MOST_COST:
         raise _Refused(f"{name}: {header.width}x{header.height} is too large for a WebP here; save it as PNG or JPEG")
     picture = header.picture()

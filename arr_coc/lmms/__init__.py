@@ -1,6 +1,6 @@
 """lmms-eval plugin: `--model arr_coc`, and the drawn scenes as the task `arr_coc_scenes`. See docs/lmms-eval.md.
 
-lmms-eval finds `manifest` by its entry point. Only `adapter` and `task` import lmms-eval; the rest runs without it.
+lmms-eval finds `manifest` by its entry point. Only `adapter` imports lmms-eval; the rest runs without it.
 """
 
 from pathlib import Path

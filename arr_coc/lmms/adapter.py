@@ -1,31 +1,26 @@
-"""ARR-COC as a chat model of lmms-eval."""
+"""ARR-COC as a chat model of lmms-eval, and its scenes as a task: all that imports lmms-eval."""
 
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+from datasets import Dataset, DatasetDict
 from lmms_eval.api.instance import GenerationResult, Instance, TokenCounts
 from lmms_eval.api.model import lmms
+from lmms_eval.api.task import ConfigurableMessagesTask
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from arr_coc.evaluation.field.methods import build
-from arr_coc.lmms.chats import Reply, answer_chats, read_chat
-from arr_coc.lmms.options import Options, cut_at, read_generation, read_options
+from arr_coc.lmms.documents import METRICS, mean_score, scene_documents
+from arr_coc.lmms.requests import Options, Reply, answer_chats, cut_at, read_chat, read_generation, read_options
 from arr_coc.qwen.model import ARRCOCQwen
 
 
 def load(options: Options) -> ARRCOCQwen:
     """The model of a run. keep="auto" chooses on small images too, and answers take the path that batches."""
-    owner = ARRCOCQwen.from_pretrained(
-        options.pretrained,
-        keep=options.keep,
-        encoding=options.encoding,
-        device=options.device,
-        dtype=options.dtype,
-        fast=False,
-        break_even=0,
-    )
+    how = {name: getattr(options, name) for name in ("keep", "encoding", "device", "dtype")}
+    owner = ARRCOCQwen.from_pretrained(options.pretrained, fast=False, break_even=0, **how)
     if options.selector != "auto":
         owner.selector = build(owner, [options.selector])[options.selector]
     if owner.selector.reads_evidence:
@@ -99,3 +94,17 @@ class ARRCOC(lmms):
 
     def generate_until_multi_round(self, requests: list[Instance]) -> NoReturn:
         raise NotImplementedError("arr_coc answers in one round: choose tasks with output_type generate_until")
+
+
+class ScenesTask(ConfigurableMessagesTask):
+    """arr_coc_scenes: what the YAML says, with a metric per family; its documents are made instead of downloaded."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        metrics = [{"metric": name, "aggregation": mean_score, "higher_is_better": True} for name in METRICS]
+        settings = {name: value for name, value in config.items() if name != "class"}
+        super().__init__(config={**settings, "metric_list": metrics})
+
+    def download(self, dataset_kwargs: dict[str, Any]) -> None:
+        """Make the documents; their pictures are drawn when a question is asked."""
+        documents = Dataset.from_list(scene_documents(**dataset_kwargs))
+        self.dataset = self.dataset_no_image = DatasetDict({self.config.test_split: documents})

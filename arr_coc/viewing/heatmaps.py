@@ -12,8 +12,7 @@ from torch import Tensor
 
 from arr_coc.config import SCORERS
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.viewing.outlines import outline
-from arr_coc.viewing.overlays import kept_overlay
+from arr_coc.viewing.overlays import kept_overlay, outline
 from arr_coc.viewing.paper import (
     FAINT,
     INK,

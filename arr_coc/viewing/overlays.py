@@ -1,4 +1,4 @@
-"""Maps laid over the image they belong to; the picture stays the size of the image.
+"""Laid over an image that keeps its size: what was kept, maps, and lines around cells and boxes.
 
 H W grid of cells.
 """
@@ -6,14 +6,15 @@ H W grid of cells.
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
-from arr_coc.viewing.outlines import outline_boxes
 from arr_coc.viewing.paper import beside, colour_map
 
 DIMMED = 0.25  # brightness left of what was dropped
+LIGHT, DARK = (255, 255, 255), (16, 16, 20)  # a light line on a dark one shows on any colour
 Box = tuple[float, float, float, float]  # left, top, right, bottom
+Segment = tuple[float, float, float, float]  # x0, y0, x1, y1
 
 
 def spread(values_HW: Tensor, size: tuple[int, int], smooth: bool) -> np.ndarray:
@@ -55,3 +56,66 @@ def evidence_overlay(image: Image.Image, kept_HW: Tensor, boxes: Sequence[Box]) 
     across, down = image.size if shares else (1, 1)
     scaled = [(left * across, top * down, right * across, bottom * down) for left, top, right, bottom in boxes]
     return outline_boxes(kept_overlay(image, kept_HW), scaled)
+
+
+def border(kept_HW: Tensor) -> list[Segment]:
+    """The edges between a kept cell and a dropped one or the outside, in cells; edges in one line are joined."""
+    kept = np.pad(kept_HW.detach().cpu().bool().numpy(), 1)
+    across = kept[:, 1:-1][1:] != kept[:, 1:-1][:-1]  # [H + 1, W]: over each horizontal grid line
+    down = kept[1:-1][:, 1:] != kept[1:-1][:, :-1]  # [H, W + 1]: over each vertical grid line
+    segments: list[Segment] = []
+    for y, line in enumerate(across):
+        segments += [(start, y, end, y) for start, end in _runs(line)]
+    for x, line in enumerate(down.T):
+        segments += [(x, start, x, end) for start, end in _runs(line)]
+    return segments
+
+
+def _runs(line: np.ndarray) -> list[tuple[int, int]]:
+    """(start, end) of each stretch of True, the end exclusive."""
+    steps = np.flatnonzero(np.diff(np.pad(line, 1).astype(np.int8)))
+    return list(zip(steps[::2].tolist(), steps[1::2].tolist(), strict=True))
+
+
+def outline(picture: Image.Image, kept_HW: Tensor) -> Image.Image:
+    """A copy of the picture with a light line on a dark one around the kept cells."""
+    height, width = kept_HW.shape
+    scale_x, scale_y = picture.width / width, picture.height / height
+    edges = [(x0 * scale_x, y0 * scale_y, x1 * scale_x, y1 * scale_y) for x0, y0, x1, y1 in border(kept_HW)]
+    return _draw(picture, edges, min(line_width(picture), max(1, int(min(scale_x, scale_y) / 10))))
+
+
+def outline_boxes(picture: Image.Image, boxes: Sequence[tuple[float, float, float, float]]) -> Image.Image:
+    """A copy of the picture with the same double line around boxes (left, top, right, bottom in px).
+
+    The line keeps clear of the box by a pixel: boxes of words are tight, and their letters must stay readable.
+    """
+    edges: list[Segment] = []
+    thin = line_width(picture)
+    off = thin + 1
+    for box in boxes:
+        left, top, right, bottom = box[0] - off, box[1] - off, box[2] + off, box[3] + off
+        edges += [(left, top, right, top), (left, bottom, right, bottom)]
+        edges += [(left, top, left, bottom), (right, top, right, bottom)]
+    return _draw(picture, edges, thin)
+
+
+def _draw(picture: Image.Image, edges: Sequence[Segment], thin: int) -> Image.Image:
+    """Lines of 2 * thin + 1 px. The dark ones first, so that they do not cut the light ones where edges meet."""
+    drawn = picture.convert("RGB").copy()
+    draw = ImageDraw.Draw(drawn)
+    right, bottom = picture.width - 1, picture.height - 1
+    for ink, reach in ((DARK, thin), (LIGHT, thin // 2)):
+        for x0, y0, x1, y1 in edges:
+            # Inside the picture by a line, so that edges along its rim are seen whole.
+            (left, end_x), (top, end_y) = (
+                sorted(min(max(thin, place), max(thin, most - thin)) for place in places)
+                for places, most in (((x0, x1), right), ((y0, y1), bottom))
+            )
+            draw.rectangle((left - reach, top - reach, end_x + reach, end_y + reach), fill=ink)
+    return drawn
+
+
+def line_width(picture: Image.Image) -> int:
+    """px of half an outline: 2 for pictures of the usual size, more for large ones."""
+    return max(1, round(max(picture.size) / 320))

@@ -11,17 +11,14 @@ from torch import Tensor
 
 from arr_coc.images.reader import ImageLike, image_tensor, read_image
 from arr_coc.knowing import InformationScorer, PerspectivalScorer
-from arr_coc.qwen.cells import CELL
 from arr_coc.texture import texture_pyramid
+from arr_coc.viewing.heatmaps import stretched
 from arr_coc.viewing.paper import PAPER, colour_map, font, text_block, wrap
 
 TILE = 240  # px of the longer side of a tile
 NARROWEST = 96  # px of a column at least, so that its label can be read
+CELL = 32  # px of a cell where no model says it
 MARGIN, LABEL, LINES = 12, 13, 2  # px, px of a label's letters, lines of it at most
-
-
-def _tile(picture: Image.Image, size: tuple[int, int], smooth: bool) -> Image.Image:
-    return picture.resize(size, Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST)
 
 
 def sheet(tiles: Sequence[tuple[str, Image.Image]], size: tuple[int, int], columns: int) -> Image.Image:
@@ -34,21 +31,22 @@ def sheet(tiles: Sequence[tuple[str, Image.Image]], size: tuple[int, int], colum
     for place, (label, picture) in enumerate(tiles):
         x, y = MARGIN + place % columns * step_x, MARGIN + place // columns * step_y
         page.paste(text_block(label, width, LABEL, most=LINES), (x, y + 2))
-        page.paste(_tile(picture, size, smooth=place == 0), (x, y + caption))
+        how = Image.Resampling.NEAREST if place else Image.Resampling.LANCZOS  # a photo first, then cells
+        page.paste(picture.resize(size, how), (x, y + caption))
     return page
 
 
-def _prepare(image: ImageLike) -> tuple[Image.Image, Tensor, tuple[int, int], tuple[int, int]]:
+def _prepare(image: ImageLike, cell: int) -> tuple[Image.Image, Tensor, tuple[int, int], tuple[int, int]]:
     picture = read_image(image)
-    grid = (max(1, round(picture.height / CELL)), max(1, round(picture.width / CELL)))
+    grid = (max(1, round(picture.height / cell)), max(1, round(picture.width / cell)))
     scale = TILE / max(picture.size)
     size = (max(48, round(picture.width * scale)), max(48, round(picture.height * scale)))
     return picture, image_tensor(picture), grid, size
 
 
-def texture_sheet(image: ImageLike, channels: int = 13) -> Image.Image:
-    """The image and every texture channel of it, at the finest level."""
-    picture, pixels, grid, size = _prepare(image)
+def texture_sheet(image: ImageLike, channels: int = 13, cell: int = CELL) -> Image.Image:
+    """The image and every texture channel of it, at the finest level; cells of `cell` px."""
+    picture, pixels, grid, size = _prepare(image, cell)
     pyramid = texture_pyramid(pixels, grid, channels)
     labels = [f"{index}  {name.replace('_', ' ')}" for index, name in enumerate(pyramid.names)]
     maps = zip(labels, pyramid.fine_BChw[0], strict=True)
@@ -56,21 +54,15 @@ def texture_sheet(image: ImageLike, channels: int = 13) -> Image.Image:
 
 
 @torch.no_grad()
-def question_blind_maps(image: ImageLike, channels: int = 13) -> Image.Image:
+def question_blind_maps(image: ImageLike, channels: int = 13, cell: int = CELL) -> Image.Image:
     """What the two scorers that need no question make of an image, untrained: information and perspectival."""
-    picture, pixels, grid, size = _prepare(image)
+    picture, pixels, grid, size = _prepare(image, cell)
     pyramid = texture_pyramid(pixels, grid, channels)
     torch.manual_seed(0)
     information, perspectival = InformationScorer(channels)(pyramid)[0], PerspectivalScorer(channels)(pyramid)[0]
     tiles = [
         ("image", picture),
-        ("information: how much is there", colour_map(_stretch(information))),
-        ("perspectival: what stands out", colour_map(_stretch(perspectival))),
+        ("information: how much is there", colour_map(stretched(information)[0])),
+        ("perspectival: what stands out", colour_map(stretched(perspectival)[0])),
     ]
     return sheet(tiles, size, columns=3)
-
-
-def _stretch(values_HW: Tensor) -> Tensor:
-    """To the whole of [0, 1], for the eye; a flat map stays flat."""
-    low, high = values_HW.min(), values_HW.max()
-    return (values_HW - low) / (high - low).clamp(min=1e-6)

@@ -1,15 +1,19 @@
-"""Every cell of a selection in numbers and words: for a table, and for a microscope.
+"""Every cell in numbers and words: for a table, and for a microscope.
 
 H W grid of cells, N = H * W, K kept.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from arr_coc.attending import CAUTION, RULED_OUT, even_rank
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.language import answer_attention
+from arr_coc.qwen.processor import text_ids
 
 BY_RELEVANCE = ("relevance", "half_even")  # the allocator's strategies that follow the map
 
@@ -78,3 +82,11 @@ def _reason(is_kept: bool, rank: int, covered: bool, relevance: float, kept: int
     if rank <= kept and relevance >= RULED_OUT:
         return f"dropped: rank {rank} by relevance, beside a more relevant cell or for coverage"
     return "dropped: below the cut"
+
+
+def looked_at(
+    owner: Any, images: Sequence[Image.Image], question: str, text: str, history: Sequence[tuple[str, str]] = ()
+) -> list[Tensor]:
+    """Where an answer's tokens attended, `[H, W]` of each image, peak 1: what can be shown where nothing was chosen."""
+    said_T = torch.tensor(text_ids(owner.processor.tokenizer, text), dtype=torch.long)
+    return answer_attention(owner.model, owner.encode_question(images, question, history), said_T)

@@ -14,8 +14,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from typer.main import get_command
 
 from arr_coc.cli import chat, compare
-from arr_coc.cli.app import app
-from arr_coc.cli.helping import first_sentence, split_help
+from arr_coc.cli.app import app, first_sentence, split_help
 from arr_coc.evaluation.report.pages import markdown_table
 
 FOLDER = Path(__file__).parents[2] / "docs" / "commands"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from arr_coc.images.reader import read_image
 from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.viewing.choices import questions_row
 from arr_coc.viewing.heatmaps import scorer_panels
-from arr_coc.viewing.questions import questions_row
 from arr_coc.viewing.saving import save_picture
 
 QUESTIONS = ("What colour is the hand?", "Which word is blue?", "Describe the scene.")

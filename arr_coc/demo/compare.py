@@ -1,0 +1,110 @@
+"""The Compare tab: one question, several ways to answer it side by side, with tokens and times."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from PIL import Image
+
+from arr_coc.demo.inputs import Inquiry, Left, shown
+from arr_coc.demo.models import Models, choosable_selectors
+from arr_coc.demo.telling import cards
+from arr_coc.evaluation.compare import PLAIN, Way, answer_ways
+from arr_coc.qwen import Answer, ARRCOCQwen
+from arr_coc.viewing import before_after, kept_overlay, latency_bars, stage_times
+
+OURS = "ARR-COC"
+SIMPLE = ("even_grid", "random", "downsampling", "pooling")  # what every method has to beat, so first in the list
+SELECTOR_OF = {OURS: "auto"} | {
+    name.replace("_", " "): name for name in sorted(choosable_selectors(), key=lambda name: name not in SIMPLE)
+}
+WAYS = (PLAIN, *SELECTOR_OF)
+MOST_WAYS = 4
+MOST_NEW_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What the page shows of a comparison."""
+
+    cards: str  # HTML
+    slider: tuple[Image.Image, Image.Image] | None  # the image, and what was kept of it; None where all was kept
+    kept: list[tuple[Image.Image, str]]  # what each way kept, with its name and answer
+    bars: Image.Image
+    memory: str
+
+
+def compare(models: Models, names: Sequence[str], chosen: Sequence[str], asked: Inquiry) -> Compared:
+    """Answer in each chosen way with each named model: at most four answers, all but the plain ones of equal budget."""
+    pairs = [(name, way) for name in names for way in chosen]
+    if not 1 <= len(pairs) <= MOST_WAYS:
+        raise ValueError(f"{len(pairs)} answers to compare: choose 1 to {MOST_WAYS}, counting each model with each way")
+    if unknown := set(chosen) - set(WAYS):
+        raise ValueError(f"{len(unknown)} of the ways are unknown: take them from the list")
+    asked = _with_budget(models, names[0], asked)
+    ways = [Way(way, 1.0 if way == PLAIN else asked.keep, name) for name, way in pairs]
+
+    def using(way: Way) -> AbstractContextManager[ARRCOCQwen]:
+        return models.use(way.model, SELECTOR_OF.get(way.selector, "auto"))
+
+    answers: list[tuple[str, Answer]] = []
+    for way in answer_ways(ways, using, asked.image, asked.question, max_new_tokens=MOST_NEW_TOKENS, warm_up=1):
+        if way.answer is None:
+            raise MemoryError
+        answers.append((f"{way.selector}, {way.model}" if len(names) > 1 else way.selector, way.answer))
+    picture, choices = shown(asked.image), [answer.selection[0] for _, answer in answers]
+    kept = [
+        (kept_overlay(picture, choice.mask), f"{label}: {answer.text}")
+        for (label, answer), choice in zip(answers, choices, strict=True)
+    ]
+    chose = [choice for choice in choices if choice.tokens_kept < choice.tokens_total]
+    slider = before_after(picture, chose[0]) if chose else None
+    bars = latency_bars({label: stage_times(answer.timings_ms) for label, answer in answers})
+    return Compared(cards(answers), slider, kept, bars, models.memory())
+
+
+def _with_budget(models: Models, name: str, asked: Inquiry) -> Inquiry:
+    """An automatic budget is ARR-COC's to set, once, so that all ways get as many tokens."""
+    if asked.keep != "auto":
+        return asked
+    with models.use(name) as owner:
+        return replace(asked, keep=max(2, owner.choose(asked.image, asked.question, asked.keep)[0].tokens_kept))
+
+
+def compare_tab(models: Models, side: Left) -> None:
+    import gradio as gr
+
+    from arr_coc.demo.parts import MODELS, PRIVATE, SHOWN, filled, guarded, picture, pictures
+
+    ways = gr.CheckboxGroup(
+        list(WAYS), value=[PLAIN, OURS], label=f"Ways to choose the tokens, up to {MOST_WAYS}", elem_id="ways"
+    )
+    several = len(models.names) > 1
+    names = gr.CheckboxGroup(models.names, value=models.names[:1], label="Models", visible=several, elem_id="models")
+    button = gr.Button("Compare", variant="primary", elem_id="compare")
+    result = gr.HTML(elem_id="cards")
+    label = "The image, and what the first way that chose kept of it: drag the line"
+    looks: dict[str, Any] = {"buttons": ["fullscreen"], "max_height": 520, "elem_id": "slider", **SHOWN}
+    slider = gr.ImageSlider(label=label, visible=False, **looks)
+    bars = picture("Where the time goes", "bars", visible=False)
+    kept = pictures("kept", MOST_WAYS)
+    memory = gr.Markdown(models.memory(), elem_id="memory")
+
+    @guarded
+    def compare_them(
+        path: str | None, question: str, mode: str, percent: float, chosen: list[str], named: list[str]
+    ) -> tuple[Any, ...]:
+        done = compare(models, named, chosen, Inquiry.of(path, question, mode, percent))
+        return (
+            done.cards,
+            gr.ImageSlider(done.slider, visible=done.slider is not None),
+            gr.Image(done.bars, visible=True),
+            done.memory,
+            *filled(kept, done.kept),
+        )
+
+    outputs = [result, slider, bars, memory, *kept]
+    inputs = [*side.asked, ways, names]
+    running = button.click(compare_them, inputs, outputs, api_name="compare", show_progress_on=result, **MODELS)
+    side.stop.click(None, None, None, cancels=[running], **PRIVATE)

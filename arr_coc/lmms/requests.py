@@ -1,0 +1,133 @@
+"""What a run of lmms-eval asks for, read and answered: its options, and chats, a batch at a time.
+
+B chats of a batch, T new tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from PIL import Image
+
+from arr_coc.config import Keep, check_keep
+from arr_coc.images.reader import read_image
+from arr_coc.qwen import eager
+from arr_coc.qwen.model import ARRCOCQwen
+
+MAX_NEW_TOKENS = 128  # of a request that does not say
+SAMPLING = ("temperature", "top_p", "top_k")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """--model_args, --batch_size and --device of a run."""
+
+    pretrained: str = "mini"
+    keep: Keep = "auto"  # the fraction KEPT, or a number of tokens, or "auto"
+    selector: str = "auto"  # NAME or NAME:KEY=VALUE
+    encoding: str | None = None
+    dtype: str = "auto"
+    device: str | None = None
+    batch_size: int = 1
+
+
+def read_options(given: Mapping[str, Any]) -> Options:
+    """Checked options from keywords as lmms-eval hands them over."""
+    known = [field.name for field in fields(Options)]
+    wanted = {name: value for name, value in given.items() if value is not None and name != "max_batch_size"}
+    if unknown := [name for name in wanted if name not in known]:
+        raise ValueError(f"arr_coc has no option {unknown[0]!r}: it has {', '.join(known)}")
+    check_keep(wanted.get("keep", "auto"))
+    size = str(wanted.get("batch_size", 1))
+    if not size.isdecimal() or int(size) < 1:
+        raise ValueError(f"batch_size {size!r}: give a number of requests such as 8; it is not found by itself")
+    return Options(**{**wanted, "batch_size": int(size)})
+
+
+def read_generation(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """(keywords for generate, texts at which an answer ends) of a request. Greedy unless a temperature is given."""
+    until = given.get("until") or []
+    sampled = float(given.get("temperature") or 0) > 0
+    most = int(given.get("max_new_tokens") or MAX_NEW_TOKENS)
+    keywords: dict[str, Any] = {"max_new_tokens": most, "do_sample": sampled}
+    for name in ("num_beams", *(SAMPLING if sampled else ())):
+        if given.get(name) is not None:
+            keywords[name] = given[name]
+    return keywords, [until] if isinstance(until, str) else list(until)
+
+
+def cut_at(text: str, until: Sequence[str]) -> str:
+    """The text before the first of the texts at which it ends."""
+    places = [text.find(end) for end in until if end]
+    return text[: min([place for place in places if place >= 0], default=len(text))]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """Messages for the chat template, and their images in the order of their places."""
+
+    messages: list[dict[str, Any]]
+    images: list[Image.Image]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, and what it took."""
+
+    text: str
+    new_tokens: int
+    visual_kept: int  # visual tokens that the language model saw
+    visual_total: int  # visual tokens of the untouched model
+
+
+def read_chat(messages: Sequence[dict[str, Any]]) -> Dialogue:
+    """Check a task's messages: text and images, as many and wherever it likes, system messages included."""
+    read: list[dict[str, Any]] = []
+    images: list[Image.Image] = []
+    for message in messages:
+        parts = message["content"]
+        if isinstance(parts, str):
+            parts = [{"type": "text", "text": parts}]
+        content: list[dict[str, str]] = []
+        for part in parts:
+            if part["type"] == "text":
+                content.append({"type": "text", "text": part["text"]})
+            elif part["type"] == "image":
+                content.append({"type": "image"})
+                images.append(read_image(part["url"]))
+            else:
+                raise ValueError(f"arr_coc answers about text and images, not {part['type']}: choose another task")
+        read.append({"role": message["role"], "content": content})
+    return Dialogue(read, images)
+
+
+def encode_chats(processor: Any, chats: Sequence[Dialogue]) -> dict[str, Any]:
+    """Inputs of a left-padded batch by the stock chat template and processor."""
+    texts = [processor.apply_chat_template(chat.messages, tokenize=False, add_generation_prompt=True) for chat in chats]
+    images = [image for chat in chats for image in chat.images] or None
+    return dict(processor(text=texts, images=images, padding=True, padding_side="left", return_tensors="pt"))
+
+
+@torch.no_grad()
+def answer_chats(owner: ARRCOCQwen, chats: Sequence[Dialogue], keywords: dict[str, Any]) -> list[Reply]:
+    """Answer chats together; those without images go along. `keywords` are generate's."""
+    inputs = encode_chats(owner.processor, chats)
+    prompt = inputs["input_ids"]
+    tokens = [(0, 0)] * len(chats)
+    if "pixel_values" in inputs:
+        inputs.pop("mm_token_type_ids", None)  # found again from the ids
+        prepared = owner.prepare(**inputs)
+        output = eager.generate(owner.model, prompt, prepared, None, **keywords)
+        tokens = [
+            (sum(image.tokens_kept for image in images), sum(image.tokens_total for image in images))
+            for images in prepared.images
+        ]
+    else:
+        moved: dict[str, Any] = {name: tensor.to(owner.device) for name, tensor in inputs.items()}
+        output = owner.generate(**moved, **keywords)
+    new_BT = output[:, prompt.shape[1] :]
+    tokenizer = owner.processor.tokenizer
+    texts = tokenizer.batch_decode(new_BT, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    counts = (new_BT != tokenizer.pad_token_id).sum(-1).tolist()
+    return [Reply(text, count, *seen) for text, count, seen in zip(texts, counts, tokens, strict=True)]
