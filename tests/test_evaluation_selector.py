@@ -20,13 +20,13 @@ from arr_coc.evaluation.statistics import Clustered, difference_of, mean_of, rat
 from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
-from arr_coc.qwen.batched import answering
-from arr_coc.qwen.batched.answering import Row
-from arr_coc.qwen.cells import boxes_cells
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.scenes.phrasings import PHRASINGS
+from studies import answering
+from studies.answering import Row
 from studies.asked import ask_about
+from studies.cells import boxes_cells
 from studies.mini.evaluation import load_answerer
 from studies.outcomes import Outcome, interval
 from studies.selector import main as selector

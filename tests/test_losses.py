@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.qwen import turns
 from arr_coc.training.losses import (
     EDGE,
     IGNORE,
@@ -23,6 +22,7 @@ from arr_coc.training.losses import (
     smallest_budget,
     soft_iou,
 )
+from studies import turns
 
 MAP_LOSSES = {
     "bce": lambda relevance, target, **rows: relevance_bce(relevance, target, 10.0, **rows),

@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from scene_oracle import is_right
 from transformers import AutoTokenizer
 
-from arr_coc.qwen.cells import boxes_cells
-from arr_coc.qwen.turns import Turns, outside_words
+from arr_coc.qwen.processor import outside_words
 from arr_coc.scenes.fonts import UNSEEN_FONTS, char_mask, load_font
 from arr_coc.scenes.making import UNSEEN_LAYOUTS, lay_scene, make_scene
 from arr_coc.scenes.phrasings import PHRASINGS
+from studies.cells import boxes_cells
 from studies.mini.binding import WAYS, binding_question
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import MiniBatches, _within_budget
@@ -29,6 +29,7 @@ from studies.mini.styles import PRACTICE_FILES, PRACTICE_FONTS, PRACTICE_LAYOUTS
 from studies.mini.styles import practice_style as Style
 from studies.mini.targets import CLASSES, FIRST_LINK, dense_targets
 from studies.mini.train import ASSETS
+from studies.turns import Turns
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SEEDS = range(40)

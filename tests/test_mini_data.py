@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from arr_coc.qwen.cells import box_cells, boxes_cells, even_order, fill_evenly
-from arr_coc.qwen.turns import IGNORE, Turns
 from arr_coc.scenes import make_scene
 from arr_coc.scenes.fonts import TRAIN_FONTS
+from studies.cells import box_cells, boxes_cells, even_order, fill_evenly
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import MiniBatches
 from studies.mini.letters import letter_sheet
@@ -18,6 +17,7 @@ from studies.mini.listing import list_question
 from studies.mini.packing import PackedText, pack_row
 from studies.mini.targets import CLASSES, dense_targets
 from studies.mini.train import ASSETS
+from studies.turns import IGNORE, Turns
 
 
 @pytest.fixture(scope="module")

@@ -7,19 +7,11 @@ from transformers import AutoTokenizer
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from arr_coc.qwen.batched.forward import (
-    encode_vision,
-    grid_tables,
-    logits,
-    patchify,
-    run_prefix,
-    run_text,
-    text_start,
-    turn_mask,
-)
-from arr_coc.qwen.turns import Turns
+from arr_coc.qwen.batched.forward import encode_vision, grid_tables, logits, run_prefix, run_text, text_start
+from studies.answering import patchify, turn_mask
 from studies.mini.model import mini_config, new_model
 from studies.mini.train import ASSETS
+from studies.turns import Turns
 
 GRID = (3, 4)  # cells
 QUESTIONS = ("What colour is the star?", "What does the red sign say?", "How many?")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from arr_coc.evaluation.field.data import pair_f1, pairs
-from arr_coc.qwen.cells import boxes_cells
 from studies.asked import ask_about
+from studies.cells import boxes_cells
 from studies.mini.card import count_weights, model_card
 from studies.mini.evaluation import blind_rows, distracted_rows, shuffled_rows, sparse_rows
 from studies.mini.train import ASSETS

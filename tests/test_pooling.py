@@ -16,11 +16,11 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import text_ids
 from arr_coc.qwen.request import Request
-from arr_coc.qwen.turns import Turns
 from arr_coc.training.data import make_group
 from arr_coc.training.step import judge_group
 from studies.asked import ask_about
 from studies.selector.selection import Chooser
+from studies.turns import Turns
 
 KEEP, SIDE = 0.2, 256
 

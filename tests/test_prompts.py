@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.qwen.loading import resolve
-from arr_coc.qwen.processor import MOST_CHARACTERS, Conversation, encode, load_processor, text_ids
-from arr_coc.qwen.turns import Turns, cut_tokens
+from arr_coc.qwen.processor import MOST_CHARACTERS, Conversation, cut_tokens, encode, load_processor, text_ids
+from studies.turns import Turns
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 PROMPTS = (

@@ -13,11 +13,9 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
 from arr_coc.cli import run as cli
-from arr_coc.qwen.batched.answering import Answerer, Row
-from arr_coc.qwen.batched.forward import patchify
-from arr_coc.qwen.turns import Turns
 from arr_coc.training.checkpoints import is_complete, newest_checkpoint, save_checkpoint
 from arr_coc.training.watching import Clock
+from studies.answering import Answerer, Row, patchify
 from studies.asked import ask_about
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import USES, MiniBatches, batch_stream
@@ -26,6 +24,7 @@ from studies.mini.model import MAX_PARAMETERS, count_parameters, mini_config, ne
 from studies.mini.shards import SHARD_BYTES, export_weights, load_weights
 from studies.mini.step import Learner
 from studies.mini.train import ASSETS, Places, main, train_mini
+from studies.turns import Turns
 
 
 def tiny(steps, **changes):

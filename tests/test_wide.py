@@ -225,7 +225,7 @@ def test_the_trainer_draws_from_the_named_world() -> None:
 
     from transformers import AutoTokenizer
 
-    from arr_coc.qwen.turns import Turns
+    from studies.turns import Turns
 
     mini = Path(__file__).parents[1] / "arr_coc" / "models" / "mini"
     config = MiniTrainConfig(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def notices_about(loaded: "ARRCOCQwen", question: str) -> list[str]:
     """What the user should know about this answer: the words that mini does not know."""
-    from arr_coc.qwen.turns import words_notice
+    from arr_coc.qwen.processor import words_notice
 
     return words_notice(loaded.processor.tokenizer, question)
 

@@ -65,7 +65,7 @@ def chat(
     printf 'What colour is the hand?\\nWhich word is blue?\\n' | arr-coc chat --quiet
     """
     from arr_coc.images.reader import read_images
-    from arr_coc.qwen.turns import is_mini
+    from arr_coc.qwen.processor import is_mini
 
     set_verbosity(quiet)
     dial = None if keep is None else typed.parse_keep(keep)

@@ -10,7 +10,7 @@ from arr_coc.config import Keep
 from arr_coc.demo.inputs import AUTO, BY_HAND, Inquiry, Left, dial
 from arr_coc.demo.models import Models
 from arr_coc.demo.telling import share, stats
-from arr_coc.qwen.cells import boxes_cells
+from arr_coc.qwen.request import evidence_mask
 from arr_coc.scenes import FAMILIES, Scene, draw_scene, make_scene
 from arr_coc.viewing import evidence_overlay
 
@@ -63,13 +63,15 @@ def check(models: Models, name: str, scene: Scene, text: str | None, keep: Keep)
     with models.use(name) as owner:
         answer = owner.ask(asked.image, asked.question, keep=keep)
     choice = answer.selection[0]
-    evidence = boxes_cells(question.evidence, *choice.grid)
-    held = len(evidence & set(choice.kept.tolist()))
+    wide, high = SIZE
+    shares = [(left / wide, top / high, right / wide, bottom / high) for left, top, right, bottom in question.evidence]
+    cells = evidence_mask(shares, choice.grid)
+    evidence, held = int(cells.sum()), int((cells & choice.mask.cpu()).sum())
     right = answer.text.strip().lower() == question.answer.lower()
     lines = [
         f"### {'Right' if right else 'Wrong'}: {answer.text.strip() or '(no answer)'}",
         f"The right answer is **{question.answer}**.",
-        f"{held} of {len(evidence)} evidence cells were kept ({share(held, len(evidence))})."
+        f"{held} of {evidence} evidence cells were kept ({share(held, evidence)})."
         if evidence
         else "The answer is that nothing is there: no cell is evidence.",
     ]

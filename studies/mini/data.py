@@ -20,12 +20,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
-from arr_coc.qwen.turns import Turns
 from arr_coc.scenes import Question, Scene, draw_scene
 from arr_coc.scenes.draft import PLAIN, Draft, Style
 from arr_coc.scenes.fonts import load_font
 from arr_coc.scenes.making import lay_scene
+from studies.cells import CELL, boxes_cells, fill_evenly
 from studies.mini.binding import binding_question
 from studies.mini.config import MiniTrainConfig
 from studies.mini.letters import letter_sheet
@@ -35,6 +34,7 @@ from studies.mini.packing import PackedText, pack_row
 from studies.mini.practice import practice_questions
 from studies.mini.styles import PRACTICE_FILES, PRACTICE_FONTS, practice_style
 from studies.mini.targets import CLASSES, dense_targets
+from studies.turns import Turns
 
 USES = ("dense", "sparse")
 SEEDS_PER_BATCH = 4096  # scenes of batch i have the seeds from i * SEEDS_PER_BATCH on

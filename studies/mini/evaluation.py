@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from arr_coc.evaluation.field.data import READING
-from arr_coc.qwen.batched.answering import Answerer, Row
-from arr_coc.qwen.cells import CELL, boxes_cells, fill_evenly
 from arr_coc.scenes import Question
+from studies.answering import Answerer, Row
 from studies.asked import Asked, ask_about
+from studies.cells import CELL, boxes_cells, fill_evenly
 from studies.outcomes import Outcome, by_group, majority, summary
 
 SPARSE_SHARE = 0.25  # share of the cells KEPT in the sparse figures

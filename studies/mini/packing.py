@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arr_coc.qwen.turns import IGNORE, Turns
 from arr_coc.scenes import Question
+from studies.turns import IGNORE, Turns
 
 ANSWER_TOKENS = 128  # room for the answers of one row
 

@@ -15,19 +15,18 @@ from arr_coc.qwen.batched.forward import (
     encode_vision,
     grid_tables,
     logits,
-    patchify,
     run_prefix,
     run_text,
     text_start,
-    turn_mask,
 )
 from arr_coc.qwen.batched.kernels import Kernels, Weights, compile_flat, linear
-from arr_coc.qwen.cells import CELL
-from arr_coc.qwen.turns import IGNORE, Turns
+from studies.answering import patchify, turn_mask
+from studies.cells import CELL
 from studies.mini.config import MiniTrainConfig
 from studies.mini.data import Batch
 from studies.mini.dense_head import new_head
 from studies.mini.targets import CLASSES, FIRST_LINK
+from studies.turns import IGNORE, Turns
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from arr_coc.qwen.cells import CELL
 from arr_coc.scenes import COLOURS, THINGS, Box, Element
+from studies.cells import CELL
 from studies.mini.links import LINK_WORDS, Link
 
 CHARACTERS = string.ascii_letters + string.digits + "$.,:;%&-'!?/+#()"

@@ -19,8 +19,6 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from arr_coc.qwen.batched.answering import Answerer
-from arr_coc.qwen.turns import Turns
 from arr_coc.training.checkpoints import (
     load_checkpoint,
     newest_checkpoint,
@@ -30,6 +28,7 @@ from arr_coc.training.checkpoints import (
     save_checkpoint,
 )
 from arr_coc.training.watching import Clock, Report
+from studies.answering import Answerer
 from studies.asked import Asked, ask_about
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import USES, MiniBatches, batch_stream, moved
@@ -41,6 +40,7 @@ from studies.mini.progress import log_step
 from studies.mini.shards import export_weights, load_weights
 from studies.mini.step import Learner
 from studies.outcomes import by_group, summary
+from studies.turns import Turns
 
 ASSETS = Path(__file__).parents[2] / "arr_coc" / "models" / "mini"
 

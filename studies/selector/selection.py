@@ -15,16 +15,16 @@ from torch import Tensor
 from arr_coc.config import ARRCOCConfig, Keep, tokens_to_keep
 from arr_coc.evaluation.field.data import SPREAD
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.batched.answering import count_cells
-from arr_coc.qwen.cells import CELL, boxes_cells
 from arr_coc.qwen.looking import Looker
-from arr_coc.qwen.turns import Turns
 from arr_coc.qwen.vision import Geometry, glance
 from arr_coc.records import Judgement, Question, TexturePyramid
 from arr_coc.selectors import ARRCOCSelector, View
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
+from studies.answering import count_cells
 from studies.asked import Asked
+from studies.cells import CELL, boxes_cells
+from studies.turns import Turns
 
 CELLS_AT_ONCE = {"cuda": 262_144, "cpu": 8192}  # cells of all questions of a batch: bounds the memory
 

@@ -11,7 +11,7 @@ from arr_coc.config import ARRCOCConfig, Keep
 from arr_coc.evaluation.field.data import SPREAD
 from arr_coc.evaluation.statistics import Clustered
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.batched.answering import Answerer, Row
+from studies.answering import Answerer, Row
 from studies.asked import Asked, ask_about
 from studies.mini.evaluation import dense_rows
 from studies.outcomes import Outcome

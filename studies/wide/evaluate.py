@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from arr_coc.evaluation.field.data import PER_IMAGE
-from arr_coc.qwen.batched.answering import Answerer, Row
+from studies.answering import Answerer, Row
 from studies.asked import Asked, ask_about
 from studies.mini.evaluation import (
     blind_rows,

@@ -19,8 +19,16 @@ from arr_coc.evaluation.field.batch import Batch
 from arr_coc.evaluation.field.looking import Looked, Outcome, dense_features, judge, pixels_of
 from arr_coc.evaluation.field.methods import PLAIN, Method
 from arr_coc.qwen import vision
-from arr_coc.qwen.batched.answering import answer_rows, share_cache
-from arr_coc.qwen.batched.forward import GridTables, Seen, encode_vision, grid_tables, run_prefix, text_start
+from arr_coc.qwen.batched.forward import (
+    GridTables,
+    Seen,
+    answer_rows,
+    encode_vision,
+    grid_tables,
+    run_prefix,
+    share_cache,
+    text_start,
+)
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Allocation
 from arr_coc.selectors import Selector, Taken

@@ -10,6 +10,7 @@ B batch, N cells of the grid, K kept cells, P patches (4 K), D hidden, H heads, 
 f = d / 2, S prefix tokens (lead + K + 1), T text tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
 from arr_coc.qwen.batched.kernels import Kernels, merger_weights, text_weights, vision_weights
-from arr_coc.qwen.vision import Geometry, cut
+from arr_coc.timing import Stopwatch, timed
 
 EAGER = Kernels()
 PrefixCache = list[tuple[Tensor, Tensor]]  # per decoder layer: key and value, [B, H, S, d]
@@ -59,18 +60,6 @@ def grid_tables(model: Any, height: int, width: int, device: torch.device | str)
     half = cos.shape[-1] // 2
     cos, sin = (y[:, :half].reshape(height * width, -1) for y in (cos, sin))
     return GridTables(height, width, taps, weights, cos, sin)
-
-
-def patchify(images_BHWC: Tensor, dtype: torch.dtype, geometry: Geometry | None = None) -> Tensor:
-    """uint8 images to normalised patches [B, N, 4, 768] (channel, row, column), values in [-1, 1] as mini takes them.
-
-    One frame only: the model sees every image as two equal frames, and `encode_vision` adds up their weights.
-    """
-    geometry = geometry or Geometry()
-    _, high, wide, _ = images_BHWC.shape
-    if high % geometry.cell or wide % geometry.cell:
-        raise ValueError(f"an image of {wide}x{high} px is no multiple of {geometry.cell} px: resize it first")
-    return cut(images_BHWC.permute(0, 3, 1, 2), geometry).to(dtype).mul_(1 / 127.5).sub_(1.0)
 
 
 def encode_vision(
@@ -173,17 +162,6 @@ def run_prefix(model: Any, seen: Seen, lead_ids: Tensor, end_id: int, kernels: K
     return cache
 
 
-def turn_mask(turns_BT: Tensor, prefix: int) -> Tensor:
-    """Who sees whom, [B, 1, T, prefix + T]: the whole prefix, and what came before in the same turn.
-
-    `turns_BT` numbers the turn of every token. Padding has a turn of its own, so no row is empty.
-    """
-    batch, length = turns_BT.shape
-    same = turns_BT[:, :, None] == turns_BT[:, None, :]
-    within = same & torch.ones(length, length, dtype=torch.bool, device=same.device).tril()
-    return F.pad(within, (prefix, 0), value=True).view(batch, 1, length, prefix + length)
-
-
 def run_text(
     model: Any,
     ids_BT: Tensor,
@@ -221,3 +199,70 @@ def logits(model: Any, hidden: Tensor, dtype: torch.dtype) -> Tensor:
     language = model.model.language_model
     weight = model.lm_head.weight
     return F.linear(language.norm(hidden).to(dtype), weight.to(dtype)).float()
+
+
+# ---------------------------------------------------------------- greedy decoding
+
+
+def share_cache(cache_U: PrefixCache, prefix_R: Tensor) -> PrefixCache:
+    """The keys and values of each row's own prefix."""
+    return [(key[prefix_R], value[prefix_R]) for key, value in cache_U]
+
+
+def answer_rows(
+    model: Any,
+    cache: PrefixCache,
+    prompts: Sequence[Sequence[int]],
+    start: int,
+    stop_id: int,
+    most_tokens: int,
+    stopwatch: Stopwatch | None = None,
+) -> list[list[int]]:
+    """Token ids of each row's answer, without the stop token. `start` is the position of the first prompt token.
+
+    The prompts' own pass is timed as "prefill", the steps after the first token as "decode". `cache` is used up.
+    """
+    device, dtype = cache[0][0].device, cache[0][0].dtype
+    lengths_R = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    longest = int(lengths_R.max())
+    rows, prefix = len(prompts), cache[0][0].shape[2]
+    ids_RT = torch.tensor([[*prompt, *[stop_id] * (longest - len(prompt))] for prompt in prompts], device=device)
+    columns_T = torch.arange(longest, device=device)
+    with timed(stopwatch, "prefill"):
+        # Padding stands after the prompt, so that being causal hides it.
+        causal = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
+        mask = torch.cat([causal.new_ones(longest, prefix), causal], dim=1).expand(rows, 1, -1, -1)
+        hidden_RTD = run_text(model, ids_RT, (start + columns_T).expand(rows, -1), mask, cache, grow=True)
+        last_RD = hidden_RTD[torch.arange(rows, device=device), lengths_R - 1]
+        token_A = logits(model, last_RD, dtype).argmax(-1)
+    with timed(stopwatch, "decode"):
+        valid_AL = torch.cat([causal.new_ones(rows, prefix), columns_T < lengths_R[:, None]], dim=1)
+        return _go_on(model, cache, token_A, valid_AL, start + lengths_R, stop_id, most_tokens)
+
+
+def _go_on(
+    model: Any, cache: PrefixCache, token_A: Tensor, valid_AL: Tensor, next_A: Tensor, stop_id: int, most_tokens: int
+) -> list[list[int]]:
+    """The rest of the answers, token by token. Rows that are done leave the batch when they are a quarter of it."""
+    dtype = cache[0][0].dtype
+    found: list[list[int]] = [[] for _ in range(token_A.shape[0])]
+    row_A = torch.arange(token_A.shape[0], device=token_A.device)
+    done_A = torch.zeros_like(row_A, dtype=torch.bool)
+    for step in range(most_tokens):
+        done_A = done_A | (token_A == stop_id)
+        done = done_A.tolist()
+        for row, token, over in zip(row_A.tolist(), token_A.tolist(), done, strict=True):
+            if not over:
+                found[row].append(token)
+        if all(done) or step + 1 == most_tokens:
+            break
+        if 4 * sum(done) >= len(done):
+            left = (~done_A).nonzero().squeeze(-1)
+            row_A, token_A, valid_AL, next_A, done_A = (x[left] for x in (row_A, token_A, valid_AL, next_A, done_A))
+            cache[:] = [(key[left], value[left]) for key, value in cache]
+        valid_AL = torch.cat([valid_AL, valid_AL.new_ones(valid_AL.shape[0], 1)], dim=1)
+        hidden_A1D = run_text(
+            model, token_A.unsqueeze(1), (next_A + step).unsqueeze(1), valid_AL[:, None, None], cache, grow=True
+        )
+        token_A = logits(model, hidden_A1D[:, 0], dtype).argmax(-1)
+    return found

@@ -9,7 +9,9 @@ from functools import lru_cache
 import torch
 
 from arr_coc.attending import even_rank
-from arr_coc.config import CELL
+from arr_coc.qwen.vision import Geometry
+
+CELL = Geometry().cell  # px on a side of a cell of mini
 
 
 def box_cells(box: tuple[int, int, int, int], height: int, width: int) -> list[int]:
