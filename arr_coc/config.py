@@ -18,7 +18,6 @@ SIGHTS = ("textures", "stem", "glance")
 SCORERS = ("information", "perspectival", "participatory")
 TENSIONS = ("particularize", "explore", "diversify")
 
-CELL = 32  # px on a side of one cell, one visual token: patch 16, merged 2 x 2
 FINE = 4  # texture samples per cell and side at the finest level
 CHANNEL_SETS: dict[int, tuple[str, ...]] = {
     13: (

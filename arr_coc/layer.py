@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator, kept_indices
 from arr_coc.balancing import AdaptiveTensionBalancer, cautious
-from arr_coc.config import CELL, SCORERS, ARRCOCConfig, Keep, check_keeps
+from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
 from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, Question, TexturePyramid
 from arr_coc.sight import Sight, sight_width
@@ -22,6 +22,8 @@ from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
 
 logger = logging.getLogger(__name__)
+
+CELL = 32  # px on a side of a cell, where neither a grid nor a model says it: patch 16, merged 2 x 2
 
 
 @dataclass(frozen=True, slots=True)

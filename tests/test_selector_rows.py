@@ -13,15 +13,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from training_runs import draw, jsonl_folder, metrics, run, saved, settings, tiny_model
 
-from arr_coc.config import CELL
 from arr_coc.data.examples import Example, scene_examples
 from arr_coc.data.sources import read_source
-from arr_coc.qwen.processor import Conversation, encode
+from arr_coc.qwen.processor import Conversation, ImageSizes, encode
 from arr_coc.scenes import make_scene
 from arr_coc.training import step as selector_inputs
 from arr_coc.training.config import READABLE, STRATEGIES, read_selector_config
 from arr_coc.training.data import TO_READ, FileBatches, SceneBatches, make_encoder
-from arr_coc.training.groups import fits, make_group, whole_cells
+from arr_coc.training.groups import CELL, make_group, whole_cells
 from arr_coc.training.losses import IGNORE, answer_cross_entropy, answers_right
 from arr_coc.training.making import make_learner
 from arr_coc.training.step import answered_inputs, judge_group
@@ -269,10 +268,10 @@ def test_images_from_files_get_a_size_that_the_processor_leaves(height, width, l
         return
     box = (width * 0.25, height * 0.5, width * 0.75, height * 1.0)
     example = Example("x", np.zeros((height, width, 3), np.uint8), "?", "", (box,))
-    limits = (4 * CELL * CELL, most)
-    made = whole_cells(example, longest, limits)
+    sizes = ImageSizes(CELL, 4 * CELL * CELL, most)
+    made = whole_cells(example, longest, sizes)
     high, wide = made.image.shape[:2]
-    assert fits((high, wide), limits)
+    assert sizes.nearest(high, wide) == (high, wide)
     assert high % CELL == wide % CELL == 0
     assert made.boxes is not None
     assert np.allclose(made.boxes[0], (wide * 0.25, high * 0.5, wide * 0.75, high * 1.0))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 from transformers import AutoProcessor, AutoTokenizer, Qwen3VLProcessor
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from arr_coc.qwen.request import ChatTokens
 
@@ -39,6 +39,25 @@ class Conversation:
     def turns(self) -> list[tuple[str, str]]:
         past = [turn for asked, answered in self.history for turn in (("user", asked), ("assistant", answered))]
         return [*past, ("user", self.question)]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSizes:
+    """The sizes of images that a processor leaves as they are: whole cells, within its limits of pixels."""
+
+    cell: int  # px on a side
+    least: int  # pixels of an image
+    most: int
+
+    @classmethod
+    def of(cls, processor: Any) -> "ImageSizes":
+        images = processor.image_processor
+        return cls(images.patch_size * images.merge_size, images.size["shortest_edge"], images.size["longest_edge"])
+
+    def nearest(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) in px that an image of that size is resized to."""
+        kept: tuple[int, int] = smart_resize(height, width, self.cell, min_pixels=self.least, max_pixels=self.most)
+        return kept
 
 
 def torchvision_works() -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from arr_coc.config import CELL, POOLINGS, SIGHTS
+from arr_coc.config import POOLINGS, SIGHTS
 
+CELL = 32  # px: drawn scenes are whole cells of the Qwen3-VL of today
 STRATEGIES = ("score", "straight_through", "gumbel", "reinforce")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "stage": (1, 2, 3),

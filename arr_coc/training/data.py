@@ -14,15 +14,14 @@ import numpy as np
 from PIL import Image, ImageDraw
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from arr_coc.config import CELL
 from arr_coc.data.examples import Example, Examples, readable_example, scene_examples
 from arr_coc.data.files import FileExamples
 from arr_coc.data.sources import read_source
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.processor import cut_tokens
+from arr_coc.qwen.processor import ImageSizes, cut_tokens
 from arr_coc.scenes import make_scene
 from arr_coc.training.config import SelectorTrainConfig
-from arr_coc.training.groups import Encode, GridGroup, fits, make_group, pixel_limits, whole_cells
+from arr_coc.training.groups import CELL, Encode, GridGroup, make_group, whole_cells
 
 SEEDS_PER_BATCH = 4096
 TO_READ = ("lookup", "chart")  # families whose evidence is found by reading
@@ -43,12 +42,12 @@ class Data:
 
 def make_data(config: SelectorTrainConfig, owner: ARRCOCQwen, say: Callable[[str], None]) -> Data:
     """Batches to learn from, and groups to watch with."""
-    encode, limits = make_encoder(owner.processor.tokenizer), pixel_limits(owner.processor)
+    encode, sizes = make_encoder(owner.processor.tokenizer), ImageSizes.of(owner.processor)
     if config.data == "scenes":
         for width, height, _ in config.sizes:
-            if config.needs_answers and not fits((height, width), limits):
+            if config.needs_answers and sizes.nearest(height, width) != (height, width):
                 raise ValueError(f"sizes: the model's processor would resize {width}x{height} px; leave that size out")
-        return Data(SceneBatches(config, encode), held_scenes(config, encode))
+        return Data(SceneBatches(config, encode, sizes.cell), held_scenes(config, encode, sizes.cell))
     examples = read_source(
         config.data,
         max_broken=float(config.max_broken),
@@ -58,9 +57,9 @@ def make_data(config: SelectorTrainConfig, owner: ARRCOCQwen, say: Callable[[str
     numbers = _usable(config, examples, say)
     cut = len(numbers) - min(HELD_MOST, int(len(numbers) * HELD_SHARE))
     held = Subset(examples, numbers[cut:][: config.evaluate_questions])
-    watched = FileBatches(replace(config, examples=max(1, len(held))), encode, held, limits)[0] if held else []
+    watched = FileBatches(replace(config, examples=max(1, len(held))), encode, held, sizes)[0] if held else []
     most = config.max_broken * len(examples)
-    batches = FileBatches(config, encode, Subset(examples, numbers[:cut]), limits)
+    batches = FileBatches(config, encode, Subset(examples, numbers[:cut]), sizes)
     return Data(batches, watched, tuple(examples.broken), most)
 
 
@@ -98,8 +97,8 @@ def make_encoder(tokenizer: Any) -> Encode:
 class SceneBatches(Dataset[list[GridGroup]]):
     """`batches[i]`: one group of drawn scenes of one size."""
 
-    def __init__(self, config: SelectorTrainConfig, encode: Encode) -> None:
-        self.config, self.encode = config, encode
+    def __init__(self, config: SelectorTrainConfig, encode: Encode, cell: int = CELL) -> None:
+        self.config, self.encode, self.cell = config, encode, cell
 
     def __getitem__(self, index: int) -> list[GridGroup]:
         config = self.config
@@ -109,7 +108,7 @@ class SceneBatches(Dataset[list[GridGroup]]):
         first = (config.seed * 1_000_003 + index) * SEEDS_PER_BATCH
         images: list[np.ndarray] = []
         asked: list[tuple[int, Example]] = []
-        rows = config.rows_of((height // CELL, width // CELL))
+        rows = config.rows_of((height // self.cell, width // self.cell))
         for number in range(SEEDS_PER_BATCH):
             hard = "hard" if rng.random() < config.hard_share else "plain"
             to_read = TO_READ if config.reading_share and rng.random() < config.reading_share else None
@@ -122,16 +121,14 @@ class SceneBatches(Dataset[list[GridGroup]]):
             asked += [(number, examples[one]) for one in drawn]
             if len(asked) >= rows:
                 break
-        return [make_group(images, asked, self.encode, config.weight_of_hard)]
+        return [make_group(images, asked, self.encode, config.weight_of_hard, self.cell)]
 
 
 class FileBatches(Dataset[list[GridGroup]]):
     """`batches[i]`: the examples of a shuffled round over `examples`, grouped by grid, never padded."""
 
-    def __init__(
-        self, config: SelectorTrainConfig, encode: Encode, examples: Examples, limits: tuple[int, int]
-    ) -> None:
-        self.config, self.encode, self.examples, self.limits = config, encode, examples, limits
+    def __init__(self, config: SelectorTrainConfig, encode: Encode, examples: Examples, sizes: ImageSizes) -> None:
+        self.config, self.encode, self.examples, self.sizes = config, encode, examples, sizes
 
     def __getitem__(self, index: int) -> list[GridGroup]:
         config, total = self.config, len(self.examples)
@@ -145,23 +142,24 @@ class FileBatches(Dataset[list[GridGroup]]):
         for place in places:
             example, unreadable = readable_example(self.examples, int(orders[place // total][place % total]))
             passed += unreadable
-            example = whole_cells(example, config.longest_side, self.limits)
+            example = whole_cells(example, config.longest_side, self.sizes)
             groups.setdefault(example.image.shape, []).append(example)
+        weight = config.weight_of_hard
         made = [
-            make_group([e.image for e in members], list(enumerate(members)), self.encode, config.weight_of_hard)
+            make_group([e.image for e in members], list(enumerate(members)), self.encode, weight, self.sizes.cell)
             for members in groups.values()
         ]
         return [replace(made[0], passed=tuple(passed)), *made[1:]]
 
 
-def held_scenes(config: SelectorTrainConfig, encode: Encode) -> list[GridGroup]:
+def held_scenes(config: SelectorTrainConfig, encode: Encode, cell: int = CELL) -> list[GridGroup]:
     """Scenes of `val` at 512 px to watch the training with, in groups of 16."""
     scenes = [make_scene(seed, "val", (512, 512)) for seed in range(-(-config.evaluate_questions // 6))]
     groups = []
     for start in range(0, len(scenes), 16):
         drawn = [scene_examples(scene)[:6] for scene in scenes[start : start + 16]]
         asked = [(number, example) for number, examples in enumerate(drawn) for example in examples]
-        groups.append(make_group([examples[0].image for examples in drawn], asked, encode, 1.0))
+        groups.append(make_group([examples[0].image for examples in drawn], asked, encode, 1.0, cell))
     return groups
 
 

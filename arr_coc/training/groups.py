@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from arr_coc.config import CELL
 from arr_coc.data.examples import Box, Example
 from arr_coc.images.reader import MOST_ASPECT
+from arr_coc.qwen.processor import ImageSizes
+from arr_coc.qwen.vision import Geometry
 
 Encode = Callable[[str], Sequence[int]]
+CELL = Geometry().cell  # px on a side of a cell where no model says it
 NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 ROWS = ("image_R", "ids_RL", "mask_RL", "targets_RHW", "known_R", "weight_R")
 
@@ -62,11 +63,15 @@ class GridGroup:
 
 
 def make_group(
-    images: Sequence[np.ndarray], asked: Sequence[tuple[int, Example]], encode: Encode, hard_weight: float
+    images: Sequence[np.ndarray],
+    asked: Sequence[tuple[int, Example]],
+    encode: Encode,
+    hard_weight: float,
+    cell: int = CELL,
 ) -> GridGroup:
     """A group from images of one size and (number of the image, example) pairs; boxes are in the images' pixels."""
     high, wide = images[0].shape[:2]
-    grid = (high // CELL, wide // CELL)
+    grid = (high // cell, wide // cell)
     tokens = [list(encode(example.question)) for _, example in asked]
     longest = max(1, *(len(row) for row in tokens))
     ids, mask = np.zeros((len(asked), longest), np.int64), np.zeros((len(asked), longest), bool)
@@ -117,19 +122,7 @@ def _touched(start: float, end: float) -> slice:
 # ---------------------------------------------------------------- sizes that are whole cells
 
 
-def pixel_limits(processor: Any) -> tuple[int, int]:
-    """Least and most pixels of an image that the processor leaves at its size."""
-    size = processor.image_processor.size
-    return int(size["shortest_edge"]), int(size["longest_edge"])
-
-
-def fits(size: tuple[int, int], limits: tuple[int, int]) -> bool:
-    """Whether the processor leaves an image of (height, width) px as it is."""
-    kept: tuple[int, int] = smart_resize(*size, CELL, min_pixels=limits[0], max_pixels=limits[1])
-    return kept == size
-
-
-def whole_cells(example: Example, longest_side: int, limits: tuple[int, int]) -> Example:
+def whole_cells(example: Example, longest_side: int, sizes: ImageSizes) -> Example:
     """The example with its image shrunk to at most `longest_side` px and resized to whole cells; boxes follow.
 
     The size is one that the processor leaves as it is, so that cells here are the model's cells.
@@ -138,7 +131,7 @@ def whole_cells(example: Example, longest_side: int, limits: tuple[int, int]) ->
     scale = min(1.0, longest_side / max(high, wide))
     least = -(-round(max(high, wide) * scale) // MOST_ASPECT)  # a very long image must not get longer by rounding
     shrunk = [max(least, round(side * scale)) for side in (high, wide)]
-    new_high, new_wide = smart_resize(*shrunk, CELL, min_pixels=limits[0], max_pixels=limits[1])
+    new_high, new_wide = sizes.nearest(*shrunk)
     if (wide, high) == (new_wide, new_high):
         return example
     image = np.asarray(Image.fromarray(example.image).resize((new_wide, new_high), Image.Resampling.BICUBIC))

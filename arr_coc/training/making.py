@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from arr_coc.config import CELL, ARRCOCConfig
+from arr_coc.config import ARRCOCConfig
 from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, DELTA_FILE, LORA_CONFIG, adapt, enable_checkpointing, load_adapted
@@ -19,6 +19,7 @@ from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.shapes import build_shape
 from arr_coc.qwen.storage import load_adapter
+from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import ARRCOCSelector
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.memory import MemoryEstimate, Plan, describe, estimate_plan
@@ -138,11 +139,12 @@ def expected_memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer)
     """What the run will need at its largest batch."""
     drawn = config.data == "scenes"
     width, height, _ = max(config.sizes, key=lambda size: size[0] * size[1])
+    geometry = Geometry.of(model.config.vision_config)
     plan = Plan(
         model.config,
         how=config.adapt if config.stage == 2 else "none",
         stage=config.stage,
-        batch=config.rows_of((height // CELL, width // CELL)) if drawn else config.examples,
+        batch=config.rows_of(geometry.grid(height, width)) if drawn else config.examples,
         image_side=max(width, height) if drawn else config.longest_side,
         keep=float(config.keeps[1]),
         text_tokens=TEXT_TOKENS,

@@ -30,10 +30,10 @@ from typing import Any
 import torch
 
 from arr_coc.attending import budget_bounds
-from arr_coc.config import CELL, SIGHTS, ARRCOCConfig, Keep, check_keep, tokens_to_keep
+from arr_coc.config import SIGHTS, ARRCOCConfig, Keep, check_keep, tokens_to_keep
 from arr_coc.qwen.adapting import HOWS, LAST_LAYERS
 from arr_coc.qwen.shapes import count_parts
-from arr_coc.qwen.vision import glance_grid
+from arr_coc.qwen.vision import Geometry, glance_grid
 from arr_coc.training.config import check_choices
 
 TIERS_GB = (16, 24, 32)
@@ -81,7 +81,7 @@ class Plan:
         check_choices(self, choices)
         if self.stage != 2 and self.how != "none":
             raise ValueError(f"how={self.how!r} in stage {self.stage}: only stage 2 trains the model, use how='none'")
-        least = {"batch": 1, "image_side": CELL, "text_tokens": 1, "selector_parameters": 0}
+        least = {"batch": 1, "image_side": self.geometry.cell, "text_tokens": 1, "selector_parameters": 0}
         least |= {"answer_tokens": 0, "rank": 1, "questions_per_image": 1, "glance_channels": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:
@@ -92,7 +92,11 @@ class Plan:
     @property
     def grid(self) -> tuple[int, int]:
         """(H, W) in cells."""
-        return self.image_side // CELL, self.image_side // CELL
+        return self.geometry.grid(self.image_side, self.image_side)
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry.of(self.model_config.vision_config)
 
     @property
     def cells(self) -> int:
@@ -300,7 +304,7 @@ def text_saved(plan: Plan) -> tuple[float, float]:
 
 def pixel_bytes(plan: Plan) -> float:
     """Of a row: flattened patches in fp32."""
-    return 4.0 * 3 * plan.model_config.vision_config.temporal_patch_size * CELL**2 * plan.cells
+    return 4.0 * 3 * plan.model_config.vision_config.temporal_patch_size * plan.geometry.cell**2 * plan.cells
 
 
 def feature_bytes(plan: Plan) -> float:
@@ -321,10 +325,11 @@ def selector_bytes(plan: Plan) -> tuple[float, float]:
     images = plan.batch if plan.stage == 2 else -(-plan.batch // plan.questions_per_image)
     glanced = 4 * vision.hidden_size if plan.sight == "glance" else 0  # of each cell, in fp32
     channels = plan.glance_channels if plan.sight == "glance" else 0
-    held = images * plan.cells * (3 * CELL**2 + glanced)  # beside the images as bytes
-    small = glance_grid(plan.grid, CELL)
+    cell = plan.geometry.cell
+    held = images * plan.cells * (3 * cell**2 + glanced)  # beside the images as bytes
+    small = glance_grid(plan.grid, cell)
     through_vit = PATCHES * small[0] * small[1] * (24 + 5 * plan.dtype.itemsize) * vision.hidden_size
-    seeing = images * (plan.cells * 4 * 3 * CELL**2 + max(plan.cells * TEXTURE_BYTES, through_vit * bool(glanced)))
+    seeing = images * (plan.cells * 4 * 3 * cell**2 + max(plan.cells * TEXTURE_BYTES, through_vit * bool(glanced)))
     image = plan.cells * (IMAGE_BYTES + IMAGE_GLANCE_BYTES * channels)
     of_cell = ROW_BYTES + ROW_TOKEN_BYTES * plan.text_tokens + ROW_GLANCE_BYTES * channels
     row = plan.cells * of_cell + 8 * plan.text_tokens * hidden

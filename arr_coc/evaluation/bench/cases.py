@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arr_coc.config import CELL, SIGHTS, ARRCOCConfig
+from arr_coc.config import SIGHTS, ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.loading import pick_device, pick_dtype
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.shapes import SHAPES, build_shape
+from arr_coc.qwen.vision import Geometry
 
 ENCODINGS = ("dense", "after-vit", "sparse")
 MODES = ("eager", "graphs", "compiled")
@@ -24,7 +25,7 @@ SHAPE = "shape:"
 class Case:
     """One row of the bench."""
 
-    side: int  # px of a square image, a multiple of 32
+    side: int  # px of a square image of whole cells
     batch: int
     kept: int  # visual tokens kept of each image; all of them where the encoding is dense
     encoding: str  # dense (all tokens), after-vit (all are encoded, `kept` go on), sparse (only `kept` are encoded)
@@ -32,10 +33,11 @@ class Case:
     sight: str = "stem"  # of the selector: textures, stem, glance
     decode: int = 0  # new tokens after the first whose time is taken
     repeats: int = 10
+    cell: int = Geometry().cell  # px on a side of the model's cells
 
     def __post_init__(self) -> None:
-        if self.side < CELL or self.side % CELL:
-            raise ValueError(f"an image of {self.side} px: give a multiple of {CELL}")
+        if self.side < self.cell or self.side % self.cell:
+            raise ValueError(f"an image of {self.side} px: give a multiple of {self.cell}")
         if self.encoding not in ENCODINGS or self.mode not in MODES:
             raise ValueError(f"{self.encoding!r}, {self.mode!r}: expected one of {ENCODINGS} and one of {MODES}")
         if self.batch < 1 or self.kept < 1 or self.repeats < 1:
@@ -44,7 +46,7 @@ class Case:
     @property
     def tokens(self) -> int:
         """Visual tokens of one image in the untouched model."""
-        return (self.side // CELL) ** 2
+        return (self.side // self.cell) ** 2
 
     @property
     def dial(self) -> float | int:
