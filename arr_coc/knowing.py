@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.config import FINE, POOLINGS, SCORERS, channel_names
-from arr_coc.records import Question, TexturePyramid, constant_table
+from arr_coc.records import QuestionTokens, TexturePyramid, constant_table
 
 SHARED = 96  # E
 HEADS = 4
@@ -34,7 +34,7 @@ class QuestionPooler(nn.Module):
         self.pooling = pooling
         self.query = nn.Parameter(torch.randn(hidden_dim) * 0.02) if pooling == "learned" else None
 
-    def forward(self, question: Question) -> Tensor:
+    def forward(self, question: QuestionTokens) -> Tensor:
         mask_BL, tokens_BLD = question.mask_BL, question.tokens_BLD
         if self.query is not None:
             logits_BL = (tokens_BLD @ self.query).masked_fill(~mask_BL, -1e4)
@@ -62,7 +62,7 @@ class InformationScorer(nn.Module):
         # A standard deviation of 1/2 is the most that values in [0, 1] can have.
         self.most_bits = 0.5 * torch.log2(torch.tensor(1 + (0.5 / GREY_LEVEL) ** 2)).item()
 
-    def forward(self, pyramid: TexturePyramid, question: Question | None = None) -> Tensor:
+    def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
         fine = pyramid.fine_BChw
         mean = F.avg_pool2d(fine, FINE)
         variance = (F.avg_pool2d(fine**2, FINE) - mean**2).clamp(min=0)
@@ -95,7 +95,7 @@ class PerspectivalScorer(nn.Module):
             for name in ("spectral_residual", "colour_contrast", "local_contrast"):
                 self.saliency.weight[0, names.index(name)] = 4.0
 
-    def forward(self, pyramid: TexturePyramid, question: Question | None = None) -> Tensor:
+    def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
         middle = F.gelu(self.from_fine(pyramid.fine_BChw) + self.from_middle(pyramid.middle_BChw))
         seen = () if pyramid.seen_BGHW is None else (pyramid.seen_BGHW,)
         cell = F.gelu(self.down(middle) + self.from_cell(torch.cat([pyramid.cell_BCHW, *seen], dim=1)))
@@ -122,7 +122,7 @@ class ParticipatoryScorer(nn.Module):
         # Weights of max, mean and sum. The sum grows with the question's length, so it starts small.
         self.mix = nn.Parameter(torch.tensor([1.0, 0.5, 0.05]))
 
-    def forward(self, pyramid: TexturePyramid, question: Question) -> Tensor:
+    def forward(self, pyramid: TexturePyramid, question: QuestionTokens) -> Tensor:
         height, width = pyramid.grid
         cells_BNE = self.cells(pyramid.stacked()).flatten(2).transpose(1, 2)
         tokens_BLE = self.question(question.tokens_BLD)
@@ -211,5 +211,5 @@ class Knowing(nn.Module):
         self.perspectival = PerspectivalScorer(channels, seen)
         self.participatory = ParticipatoryScorer(hidden_dim, channels, seen)
 
-    def forward(self, pyramid: TexturePyramid, question: Question) -> Tensor:
+    def forward(self, pyramid: TexturePyramid, question: QuestionTokens) -> Tensor:
         return torch.stack([getattr(self, name)(pyramid, question) for name in SCORERS], dim=1)

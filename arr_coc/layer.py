@@ -16,7 +16,7 @@ from arr_coc.attending import TokenAllocator, kept_indices
 from arr_coc.balancing import AdaptiveTensionBalancer, cautious
 from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
-from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, Question, TexturePyramid
+from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.sight import Sight, sight_width
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
@@ -94,7 +94,7 @@ class ARRCOCLayer(nn.Module):
     def judge(
         self,
         image_B3hw: Tensor,
-        question: Question,
+        question: QuestionTokens,
         grid: tuple[int, int],
         stopwatch: Stopwatch | None = None,
         glance_BXHW: Tensor | None = None,
@@ -118,7 +118,7 @@ class ARRCOCLayer(nn.Module):
             with stopwatch.part("sight"):
                 return replace(pyramid, seen_BGHW=self.sight(pyramid, glance_BXHW))
 
-    def weigh(self, pyramid: TexturePyramid, question: Question, stopwatch: Stopwatch | None = None) -> Judgement:
+    def weigh(self, pyramid: TexturePyramid, question: QuestionTokens, stopwatch: Stopwatch | None = None) -> Judgement:
         """Knowing and balancing: one row of the pyramid per row of the question."""
         # A compiler cannot see through a clock: where nobody times it, there is none.
         part = _untimed if stopwatch is None else stopwatch.part
@@ -149,7 +149,7 @@ class ARRCOCLayer(nn.Module):
         image_B3hw = image_tensor.unsqueeze(0) if image_tensor.ndim == 3 else image_tensor
         keeps = check_keeps(keep, image_B3hw.shape[0])
         grid = _grid_of(vision_embeds, image_B3hw, grid)
-        question = Question.of(query_embeds, query_mask)
+        question = QuestionTokens.of(query_embeds, query_mask)
         stopwatch = Stopwatch(image_B3hw.device)
         judgement = self.judge(image_B3hw, question, grid, stopwatch, glance)
         balance = judgement.balance

@@ -65,14 +65,14 @@ class TexturePyramid:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class QuestionTokens:
     """The user's question as token embeddings in fp32; a mask row without True means that nothing was asked."""
 
     tokens_BLD: Tensor
     mask_BL: Tensor  # bool, True where there is a token
 
     @classmethod
-    def of(cls, embeds: Tensor, mask_BL: Tensor | None = None) -> "Question":
+    def of(cls, embeds: Tensor, mask_BL: Tensor | None = None) -> "QuestionTokens":
         """From `[B, L, D]` with an optional mask, or from an already pooled `[B, D]`."""
         if embeds.ndim == 2:
             embeds = embeds.unsqueeze(1)

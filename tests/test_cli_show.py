@@ -19,7 +19,7 @@ from arr_coc.cli import compare, env, show
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
 from arr_coc.cli.typed import sample_image
-from arr_coc.evaluation.compare import Way, answer_way, plan
+from arr_coc.evaluation.compare import Variant, answer_way, plan
 from arr_coc.images.reader import read_image
 from arr_coc.viewing import kept_overlay
 from studies.figures import headline
@@ -188,7 +188,7 @@ def test_other_failures_are_not_taken_for_memory(loaded, monkeypatch):
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
-        answer_way(Way("arr_coc", 0.1), broken, 1, 1)
+        answer_way(Variant("arr_coc", 0.1), broken, 1, 1)
 
 
 @pytest.mark.parametrize(

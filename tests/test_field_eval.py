@@ -40,7 +40,7 @@ from arr_coc.evaluation.statistics import flip_p, holm
 from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.qwen.request import Hints
-from arr_coc.records import Question
+from arr_coc.records import QuestionTokens
 from arr_coc.selectors import View, make_selector
 from arr_coc.timing import Stopwatch
 from arr_coc.training.config import SelectorTrainConfig
@@ -430,7 +430,7 @@ def problem(rows: int, seed: int):
     target_RN = torch.rand(rows, 12, generator=generator).argsort(-1) < 3
     other_RN = torch.where(thing_RN == word_R[:, None], (thing_RN + 1) % 16, thing_RN)
     thing_RN = torch.where(target_RN, word_R[:, None], other_RN)
-    return looks[thing_RN], Question.of(words[word_R].unsqueeze(1)), target_RN
+    return looks[thing_RN], QuestionTokens.of(words[word_R].unsqueeze(1)), target_RN
 
 
 def test_the_rival_learns():

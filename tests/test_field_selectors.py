@@ -31,7 +31,7 @@ from arr_coc.qwen.language import last_attention
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import Hints, evidence_mask
 from arr_coc.qwen.vision import patch_features, received_attention
-from arr_coc.records import Question
+from arr_coc.records import QuestionTokens
 from arr_coc.selectors import SELECTORS, FieldSelector, View, equivalent_tokens, make_selector
 from arr_coc.selectors.controls import pool_weights, shuffled_rank
 from arr_coc.selectors.field import base as field
@@ -78,8 +78,8 @@ def kept(name, view, k, **options) -> list[int]:
     return choose(make(name, **options), view, k).keep_BHW[0].flatten().nonzero().flatten().tolist()
 
 
-def words(*rows) -> Question:
-    return Question.of(torch.tensor(rows, dtype=torch.float32).unsqueeze(0))
+def words(*rows) -> QuestionTokens:
+    return QuestionTokens.of(torch.tensor(rows, dtype=torch.float32).unsqueeze(0))
 
 
 def small_view(grid=(2, 4), question=None, **tensors) -> View:
@@ -224,7 +224,7 @@ def full_view(batch: int = 3, seed: int = 0, dtype: torch.dtype = torch.float32)
     rand = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
     return View(
         GRID,
-        Question.of(rand(batch, 5, DIM) - 0.5, torch.arange(5) < torch.tensor([[4], [0], [5]])[:batch]),
+        QuestionTokens.of(rand(batch, 5, DIM) - 0.5, torch.arange(5) < torch.tensor([[4], [0], [5]])[:batch]),
         None,
         (rand(batch, 48, DIM) - 0.5).to(dtype),
         number_B=torch.arange(batch),
@@ -396,7 +396,7 @@ def test_cdpruner_without_relevance_is_pure_diversity():
     """theta = 0: the question does not matter, and every pick makes the determinant of the cosines the largest."""
     view = full_view()
     diverse = choose(make("cdpruner", theta=0.0), view, 9, 9, 9).keep_BHW
-    other = replace(view, question=Question.of(torch.randn(3, 4, DIM)))
+    other = replace(view, question=QuestionTokens.of(torch.randn(3, 4, DIM)))
     assert torch.equal(diverse, choose(make("cdpruner", theta=0.0), other, 9, 9, 9).keep_BHW)
     assert not torch.equal(diverse, choose(make("cdpruner", theta=0.8), other, 9, 9, 9).keep_BHW)
     tokens = unit(view.visual_BND[0])
@@ -580,7 +580,7 @@ def many_view(seed: int, images: int, grid: tuple[int, int], kinds: int) -> View
     mask = torch.arange(20) < torch.randint(21, (images, 1), generator=generator)
     return View(
         grid,
-        Question.of(rand(images, 20, DIM) - 0.5, mask.flip(1) if seed % 2 else mask),
+        QuestionTokens.of(rand(images, 20, DIM) - 0.5, mask.flip(1) if seed % 2 else mask),
         None,
         pick(rand(images, kinds, DIM) - 0.4),
         patches_BNX=pick(rand(images, kinds, 24) - 0.5),
@@ -591,7 +591,7 @@ def many_view(seed: int, images: int, grid: tuple[int, int], kinds: int) -> View
 
 def image_of(view: View, row: int) -> View:
     own = {f.name: getattr(view, f.name) for f in fields(View) if f.name not in ("grid", "question")}
-    question = Question(view.question.tokens_BLD[row : row + 1], view.question.mask_BL[row : row + 1])
+    question = QuestionTokens(view.question.tokens_BLD[row : row + 1], view.question.mask_BL[row : row + 1])
     cut = {name: value[row : row + 1] for name, value in own.items() if value is not None}
     return replace(view, question=question, **cut)
 
@@ -652,7 +652,7 @@ class Counted(TorchDispatchMode):
 def test_a_pick_costs_the_same_launches_for_any_number_of_images(name, launches):
     def count(images, k):
         view, selector = many_view(0, images, (4, 8), 40), greedy_selector(name)
-        view = replace(view, question=Question.of(view.question.tokens_BLD))
+        view = replace(view, question=QuestionTokens.of(view.question.tokens_BLD))
         judgement = selector.judge(view, Stopwatch())
         with Counted() as counted, patch.dict(field.HELD, cpu=2**30):
             selector.choose(judgement, torch.full((images,), k))

@@ -6,14 +6,14 @@ import torch.nn.functional as F
 
 from arr_coc.config import SCORERS
 from arr_coc.knowing import ROUNDS, Knowing, QuestionPooler, listening_dtype
-from arr_coc.records import Question
+from arr_coc.records import QuestionTokens
 from arr_coc.texture import texture_pyramid
 
 DIM = 24
 
 
-def question(seed: int = 0, batch: int = 1, length: int = 5) -> Question:
-    return Question.of(torch.randn(batch, length, DIM, generator=torch.Generator().manual_seed(seed)))
+def question(seed: int = 0, batch: int = 1, length: int = 5) -> QuestionTokens:
+    return QuestionTokens.of(torch.randn(batch, length, DIM, generator=torch.Generator().manual_seed(seed)))
 
 
 @pytest.fixture
@@ -67,24 +67,26 @@ def test_swapping_the_question_changes_the_participatory_map_alone(knowing):
 def test_without_a_question_the_participatory_map_is_constant(knowing):
     pyramid = texture_pyramid(torch.rand(2, 3, 128, 128), 4)
     mask = torch.tensor([[True, True], [False, False]])
-    asked = Question.of(torch.randn(2, 2, DIM), mask)
+    asked = QuestionTokens.of(torch.randn(2, 2, DIM), mask)
     scores = knowing.participatory(pyramid, asked)
     assert scores[0].std() > 0
     assert (scores[1] == 0.5).all()
-    assert (knowing.participatory(pyramid, Question.of(torch.zeros(2, 0, DIM))) == 0.5).all()
+    assert (knowing.participatory(pyramid, QuestionTokens.of(torch.zeros(2, 0, DIM))) == 0.5).all()
 
 
 def test_padding_of_the_question_changes_nothing(knowing):
     pyramid = texture_pyramid(torch.rand(1, 3, 128, 128), 4)
     tokens = torch.randn(1, 3, DIM)
-    padded = Question.of(torch.cat([tokens, torch.randn(1, 4, DIM)], 1), torch.arange(7).view(1, 7) < 3)
-    assert torch.allclose(knowing(pyramid, Question.of(tokens)), knowing(pyramid, padded), atol=1e-6)
+    padded = QuestionTokens.of(torch.cat([tokens, torch.randn(1, 4, DIM)], 1), torch.arange(7).view(1, 7) < 3)
+    assert torch.allclose(knowing(pyramid, QuestionTokens.of(tokens)), knowing(pyramid, padded), atol=1e-6)
 
 
 def test_a_pooled_question_is_one_token(knowing):
     pooled = torch.randn(2, DIM)
     pyramid = texture_pyramid(torch.rand(2, 3, 64, 64), 2)
-    assert torch.equal(knowing(pyramid, Question.of(pooled)), knowing(pyramid, Question.of(pooled.unsqueeze(1))))
+    assert torch.equal(
+        knowing(pyramid, QuestionTokens.of(pooled)), knowing(pyramid, QuestionTokens.of(pooled.unsqueeze(1)))
+    )
 
 
 @pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
@@ -144,19 +146,19 @@ def test_poolings_ignore_padding(pooling):
     torch.manual_seed(0)
     pooler = QuestionPooler(DIM, pooling)
     tokens = torch.randn(1, 3, DIM)
-    padded = Question.of(torch.cat([tokens, torch.randn(1, 2, DIM)], 1), torch.arange(5).view(1, 5) < 3)
-    pooled = pooler(Question.of(tokens))
+    padded = QuestionTokens.of(torch.cat([tokens, torch.randn(1, 2, DIM)], 1), torch.arange(5).view(1, 5) < 3)
+    pooled = pooler(QuestionTokens.of(tokens))
     assert torch.allclose(pooled, pooler(padded), atol=1e-6)
     assert pooled.abs().sum() > 0
-    nothing = Question.of(torch.randn(1, 2, DIM), torch.zeros(1, 2, dtype=torch.bool))
+    nothing = QuestionTokens.of(torch.randn(1, 2, DIM), torch.zeros(1, 2, dtype=torch.bool))
     assert (pooler(nothing) == 0).all()
 
 
 def test_poolings_by_name():
     tokens = torch.randn(1, 3, DIM)
-    assert torch.allclose(QuestionPooler(DIM, "mean")(Question.of(tokens)), tokens.mean(1))
-    assert torch.equal(QuestionPooler(DIM, "last")(Question.of(tokens)), tokens[:, -1])
+    assert torch.allclose(QuestionPooler(DIM, "mean")(QuestionTokens.of(tokens)), tokens.mean(1))
+    assert torch.equal(QuestionPooler(DIM, "last")(QuestionTokens.of(tokens)), tokens[:, -1])
     with pytest.raises(ValueError, match="pooling"):
         QuestionPooler(DIM, "sum")
     with pytest.raises(ValueError, match="query_embeds"):
-        Question.of(torch.randn(3))
+        QuestionTokens.of(torch.randn(3))

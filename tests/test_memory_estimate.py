@@ -20,7 +20,7 @@ from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.adapting import adapt, enable_checkpointing
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.shapes import build_random, shape_config
-from arr_coc.records import Question
+from arr_coc.records import QuestionTokens
 from arr_coc.timing import Stopwatch
 from arr_coc.training.memory import (
     RESERVE_GB,
@@ -197,7 +197,7 @@ def stage_1_peak(layer: ARRCOCLayer, images: int, questions: int, length: int) -
             glance = layer.sight.glance and torch.randn(images, layer.sight.glance.in_channels, *grid)
             seen = layer.see(torch.rand(images, 3, SIDE, SIDE), grid, glance, Stopwatch(torch.device("cpu")))
             rows_of_image = torch.arange(rows) % images
-            question = Question.of(torch.randn(rows, length, 256), None)
+            question = QuestionTokens.of(torch.randn(rows, length, 256), None)
             judged = layer.weigh(seen.rows(rows_of_image), question, Stopwatch(torch.device("cpu")))
             del seen
             sum(part.square().mean() for part in judged.maps.values()).backward()

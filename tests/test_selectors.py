@@ -7,7 +7,7 @@ import torch
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.records import Question
+from arr_coc.records import QuestionTokens
 from arr_coc.selectors import SELECTORS, View, make_selector
 from arr_coc.selectors.training_free import word_match
 from arr_coc.timing import Stopwatch
@@ -20,7 +20,7 @@ GRID = (6, 8)
 def view(batch: int = 3, seed: int = 0) -> View:
     generator = torch.Generator().manual_seed(seed)
     rand = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
-    question = Question.of(rand(batch, 5, DIM) - 0.5, torch.arange(5).expand(batch, 5) < 4)
+    question = QuestionTokens.of(rand(batch, 5, DIM) - 0.5, torch.arange(5).expand(batch, 5) < 4)
     return View(
         GRID,
         question,
@@ -39,7 +39,7 @@ def row_of(whole: View, row: int) -> View:
     one = slice(row, row + 1)
     tensors = {field.name: getattr(whole, field.name) for field in fields(View)}
     cut = {name: value[one] for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-    return replace(whole, question=Question(whole.question.tokens_BLD[one], whole.question.mask_BL[one]), **cut)
+    return replace(whole, question=QuestionTokens(whole.question.tokens_BLD[one], whole.question.mask_BL[one]), **cut)
 
 
 # Downsampling keeps about k cells, not exactly k (tests/test_field_selectors.py).
@@ -98,7 +98,7 @@ def test_training_free_ignores_the_size_of_tokens_and_masked_words():
     assert torch.allclose(base, word_match(whole.visual_BND * 7, whole.question), atol=1e-4)
     changed = whole.question.tokens_BLD.clone()
     changed[:, 4] = 99.0
-    assert torch.equal(base, word_match(whole.visual_BND, Question(changed, whole.question.mask_BL)))
+    assert torch.equal(base, word_match(whole.visual_BND, QuestionTokens(changed, whole.question.mask_BL)))
 
 
 def test_a_word_that_matches_everywhere_says_nothing():
@@ -107,13 +107,13 @@ def test_a_word_that_matches_everywhere_says_nothing():
     everywhere[0], here[1] = 1.0, 1.0
     tokens = 5 * everywhere.expand(1, 48, DIM) + 0.3 * view(1).visual_BND
     tokens[0, [7, 8]] += 2 * here
-    match = word_match(tokens, Question.of(torch.stack([everywhere, here]).unsqueeze(0)))
+    match = word_match(tokens, QuestionTokens.of(torch.stack([everywhere, here]).unsqueeze(0)))
     assert set(match[0].topk(2).indices.tolist()) == {7, 8}
 
 
 def test_a_shared_budget_goes_to_the_image_that_matches():
     whole = view(batch=2)
-    tokens, question = whole.visual_BND.clone(), Question(
+    tokens, question = whole.visual_BND.clone(), QuestionTokens(
         whole.question.tokens_BLD[:1].expand(2, -1, -1), whole.question.mask_BL[:1].expand(2, -1)
     )  # fmt: skip
     tokens[0, :10] = 3 * question.tokens_BLD[0, 1]
@@ -125,7 +125,7 @@ def test_a_shared_budget_goes_to_the_image_that_matches():
 
 def test_training_free_without_a_question_covers_evenly():
     whole = view(batch=1)
-    silent = View(GRID, Question(whole.question.tokens_BLD, whole.question.mask_BL & False), *(
+    silent = View(GRID, QuestionTokens(whole.question.tokens_BLD, whole.question.mask_BL & False), *(
         whole.image_B3hw, whole.visual_BND))  # fmt: skip
     config = ARRCOCConfig(hidden_dim=DIM)
     selector = make_selector("training_free", config, ARRCOCLayer.from_config(config))

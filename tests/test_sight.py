@@ -12,7 +12,7 @@ from arr_coc.config import SIGHTS, ARRCOCConfig
 from arr_coc.knowing import ParticipatoryScorer
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.vision import Geometry, glance, glance_grid
-from arr_coc.records import Question
+from arr_coc.records import QuestionTokens
 from arr_coc.sight import Sight, sight_width
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
@@ -121,15 +121,15 @@ def scorer_and_map() -> tuple[ParticipatoryScorer, torch.Tensor]:
 def test_padding_and_order_of_the_question_do_not_matter():
     scorer, pyramid = scorer_and_map()
     tokens = torch.randn(1, 5, 12)
-    plain = scorer(pyramid, Question.of(tokens))
-    padded = Question.of(torch.cat([tokens, torch.randn(1, 3, 12)], 1), torch.tensor([[True] * 5 + [False] * 3]))
+    plain = scorer(pyramid, QuestionTokens.of(tokens))
+    padded = QuestionTokens.of(torch.cat([tokens, torch.randn(1, 3, 12)], 1), torch.tensor([[True] * 5 + [False] * 3]))
     assert torch.allclose(scorer(pyramid, padded), plain, atol=1e-6)
-    assert torch.allclose(scorer(pyramid, Question.of(tokens[:, [4, 2, 0, 1, 3]])), plain, atol=1e-6)
+    assert torch.allclose(scorer(pyramid, QuestionTokens.of(tokens[:, [4, 2, 0, 1, 3]])), plain, atol=1e-6)
 
 
 def test_a_cell_hears_of_cells_far_away():
     scorer, pyramid = scorer_and_map()
-    question = Question.of(torch.randn(1, 5, 12))
+    question = QuestionTokens.of(torch.randn(1, 5, 12))
     before = scorer(pyramid, question)
     changed = pyramid.fine_BChw.clone()
     changed[..., :4, :4] = 1 - changed[..., :4, :4]  # the first cell alone
@@ -141,7 +141,7 @@ def test_one_row_per_question_is_the_same_as_one_image_per_question():
     torch.manual_seed(0)
     layer = ARRCOCLayer(12)
     images = torch.rand(2, 3, 64, 96)
-    question = Question.of(torch.randn(3, 4, 12))
+    question = QuestionTokens.of(torch.randn(3, 4, 12))
     watch = Stopwatch(images.device)
     rows = torch.tensor([1, 0, 1])
     shared = layer.weigh(layer.see(images, (2, 3), None, watch).rows(rows), question, watch)

@@ -31,7 +31,7 @@ from arr_coc.cli.answers import notices_about
 from arr_coc.cli.loading import chosen_selector, load
 from arr_coc.cli.run import EXIT_NO_MEMORY
 from arr_coc.cli.terminal import is_terminal, notes, set_verbosity
-from arr_coc.evaluation.compare import PLAIN, Way, answer_ways, plan
+from arr_coc.evaluation.compare import PLAIN, Variant, answer_ways, plan
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -102,7 +102,7 @@ def compare(
         raise typer.Exit(EXIT_NO_MEMORY)
 
 
-def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Way], seed: int, quiet: bool, **asking: Any) -> list[Way]:
+def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Variant], seed: int, quiet: bool, **asking: Any) -> list[Variant]:
     """Every row with its answer, "auto" by its name; a bar where somebody sees it. `asking` is for `answer_ways`."""
     from rich.console import Console
     from rich.progress import track
@@ -112,7 +112,7 @@ def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Way], seed: int, quiet: boo
     loaded.break_even = 0  # "auto" is compared as a choice, whether it pays on this device or not
 
     @contextmanager
-    def using(way: Way) -> Iterator["ARRCOCQwen"]:
+    def using(way: Variant) -> Iterator["ARRCOCQwen"]:
         before = loaded.selector
         loaded.selector = selectors.get(way.selector, before)  # the plain model's is never used
         try:
@@ -126,7 +126,7 @@ def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Way], seed: int, quiet: boo
 
 
 def document(
-    rows: Sequence[Way], loaded: "ARRCOCQwen", model: str, image: Path, question: str, notices: Sequence[str]
+    rows: Sequence[Variant], loaded: "ARRCOCQwen", model: str, image: Path, question: str, notices: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "format": FORMAT,
@@ -140,7 +140,7 @@ def document(
     }
 
 
-def measures(row: Way) -> dict[str, Any]:
+def measures(row: Variant) -> dict[str, Any]:
     """The row as the JSON document has it."""
     from arr_coc.viewing import stage_times
 
@@ -160,7 +160,7 @@ def measures(row: Way) -> dict[str, Any]:
     }
 
 
-def print_table(rows: Sequence[Way], question: str) -> None:
+def print_table(rows: Sequence[Variant], question: str) -> None:
     """On a terminal as wide as that is; in a pipe wide enough that nothing is cut."""
     from rich.console import Console
 
@@ -170,7 +170,7 @@ def print_table(rows: Sequence[Way], question: str) -> None:
     console.print(table(rows, question))
 
 
-def table(rows: Sequence[Way], question: str) -> "Table":
+def table(rows: Sequence[Variant], question: str) -> "Table":
     """Numbers first and never wrapped, the answer last with the room that is left: 80 columns must do."""
     from rich.table import Table
     from rich.text import Text
@@ -195,7 +195,7 @@ def table(rows: Sequence[Way], question: str) -> "Table":
     return made
 
 
-def picture_paths(rows: Sequence[Way], out: Path | None) -> list[Path]:
+def picture_paths(rows: Sequence[Variant], out: Path | None) -> list[Path]:
     """A file for each row, named by its place, selector and budget; then the sheet and the times."""
     if out is None:
         return []
@@ -203,16 +203,16 @@ def picture_paths(rows: Sequence[Way], out: Path | None) -> list[Path]:
     return [out / name for name in (*names, "sheet.png", "latency.png")]
 
 
-def _label(row: Way) -> str:
+def _label(row: Variant) -> str:
     return "plain, all tokens" if row.selector == PLAIN else f"{row.selector}, keep {row.keep}"
 
 
-def _plain_name(row: Way) -> str:
+def _plain_name(row: Variant) -> str:
     """Letters, digits, points and dashes alone: settings of a selector may hold a path."""
     return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in f"{row.selector}-{row.keep}")[:60]
 
 
-def write_pictures(rows: Sequence[Way], image: "Image.Image", paths: Sequence[Path]) -> None:
+def write_pictures(rows: Sequence[Variant], image: "Image.Image", paths: Sequence[Path]) -> None:
     """Each answered row with its kept cells, all of them on one sheet, and the times as bars."""
     from arr_coc.viewing import latency_bars, questions_row, stage_times
     from arr_coc.viewing.paper import above

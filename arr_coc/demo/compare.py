@@ -10,7 +10,7 @@ from PIL import Image
 from arr_coc.demo.inputs import Inquiry, Left, shown
 from arr_coc.demo.models import Models, choosable_selectors
 from arr_coc.demo.telling import cards
-from arr_coc.evaluation.compare import PLAIN, Way, answer_ways
+from arr_coc.evaluation.compare import PLAIN, Variant, answer_ways
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.viewing import before_after, kept_overlay, latency_bars, stage_times
 
@@ -43,9 +43,9 @@ def compare(models: Models, names: Sequence[str], chosen: Sequence[str], asked: 
     if unknown := set(chosen) - set(WAYS):
         raise ValueError(f"{len(unknown)} of the ways are unknown: take them from the list")
     asked = _with_budget(models, names[0], asked)
-    ways = [Way(way, 1.0 if way == PLAIN else asked.keep, name) for name, way in pairs]
+    ways = [Variant(way, 1.0 if way == PLAIN else asked.keep, name) for name, way in pairs]
 
-    def using(way: Way) -> AbstractContextManager[ARRCOCQwen]:
+    def using(way: Variant) -> AbstractContextManager[ARRCOCQwen]:
         return models.use(way.model, SELECTOR_OF.get(way.selector, "auto"))
 
     answers: list[tuple[str, Answer]] = []

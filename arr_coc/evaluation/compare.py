@@ -22,7 +22,7 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", 
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Variant:
     """One way of answering, and what came of it."""
 
     selector: str
@@ -32,21 +32,21 @@ class Way:
     error: str | None = None
 
 
-def plan(keeps: Sequence[Keep], selectors: Sequence[str]) -> list[Way]:
+def plan(keeps: Sequence[Keep], selectors: Sequence[str]) -> list[Variant]:
     """Every selector with every budget, each once; all tokens are the plain model, whatever the selector."""
-    ways = [Way(PLAIN if keep == 1.0 else spec, keep) for keep in keeps for spec in selectors]
+    ways = [Variant(PLAIN if keep == 1.0 else spec, keep) for keep in keeps for spec in selectors]
     return list(dict.fromkeys(ways))
 
 
 def answer_ways(
-    ways: Iterable[Way],
-    using: Callable[[Way], AbstractContextManager["ARRCOCQwen"]],
+    ways: Iterable[Variant],
+    using: Callable[[Variant], AbstractContextManager["ARRCOCQwen"]],
     image: "Image",
     question: str,
     *,
     max_new_tokens: int,
     warm_up: int,
-) -> Iterator[Way]:
+) -> Iterator[Variant]:
     """Each way with its answer; `using` lends the model that answers so, `warm_up` is in tokens."""
     for way in ways:
         with using(way) as owner:
@@ -54,7 +54,7 @@ def answer_ways(
         yield done
 
 
-def answer_way(way: Way, ask: Callable[..., "Answer"], max_new_tokens: int, warm_up: int) -> Way:
+def answer_way(way: Variant, ask: Callable[..., "Answer"], max_new_tokens: int, warm_up: int) -> Variant:
     """Asked twice, since a first answer pays for what later ones find ready; the second counts.
 
     A way that runs out of memory says so, and others can go on.

@@ -25,7 +25,7 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.language import Begun
 from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
-from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, Question
+from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens
 from arr_coc.selectors import Selector, Taken, View
 from arr_coc.timing import Stopwatch
 
@@ -97,7 +97,7 @@ class Looker:
 
     # ---------------------------------------------------------------- what is shown
 
-    def question(self, ids_BQ: Tensor, mask_BQ: Tensor) -> Question:
+    def question(self, ids_BQ: Tensor, mask_BQ: Tensor) -> QuestionTokens:
         """Token embeddings of questions, or the language model's reading of them when the pooling is "lm"."""
         embeds = self.model.get_input_embeddings()(ids_BQ).detach()
         if self.config.pooling == "lm" and ids_BQ.shape[1]:
@@ -105,9 +105,9 @@ class Looker:
                 language = self.model.model.language_model
                 read = language(inputs_embeds=embeds, attention_mask=mask_BQ.long(), use_cache=False)
             embeds = read.last_hidden_state
-        return Question.of(embeds, mask_BQ)
+        return QuestionTokens.of(embeds, mask_BQ)
 
-    def question_of(self, request: Request) -> Question:
+    def question_of(self, request: Request) -> QuestionTokens:
         """The question of each sample: as the processor marked it, else found in the prompt."""
         mask_BL = request.question_mask
         if mask_BL is None:
@@ -172,7 +172,7 @@ class Looker:
     def judge(
         self,
         grid: Grid,
-        question: Question,
+        question: QuestionTokens,
         stopwatch: Stopwatch,
         image_B3hw: Tensor | None = None,
         visual_BND: Tensor | None = None,
@@ -196,7 +196,7 @@ class Looker:
         return judgement
 
     def _judge_group(
-        self, shown: Shown, grid: Grid, members: list[int], question: Question, stopwatch: Stopwatch
+        self, shown: Shown, grid: Grid, members: list[int], question: QuestionTokens, stopwatch: Stopwatch
     ) -> Judgement:
         """One group of images, each with the question of its own sample (a row of `question` each)."""
 
@@ -233,13 +233,18 @@ class Looker:
             return keep_everything(request.layout.grids, request.input_ids.device, "keep_all", reason)
 
     def _choose(
-        self, shown: Shown, question: Question, sample_of: Sequence[int], keeps: Sequence[Keep], stopwatch: Stopwatch
+        self,
+        shown: Shown,
+        question: QuestionTokens,
+        sample_of: Sequence[int],
+        keeps: Sequence[Keep],
+        stopwatch: Stopwatch,
     ) -> Choice:
         groups = shown.groups()
         judged: dict[int, tuple[Judgement, int]] = {}
         for (grid, _), members in groups.items():
             samples = [sample_of[image] for image in members]
-            asked = Question(question.tokens_BLD[samples], question.mask_BL[samples])
+            asked = QuestionTokens(question.tokens_BLD[samples], question.mask_BL[samples])
             judgement = self._judge_group(shown, grid, members, asked, stopwatch)
             judged |= {image: (judgement, row) for row, image in enumerate(members)}
         with stopwatch.part("attending"):

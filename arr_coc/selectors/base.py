@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from arr_coc.attending import TokenAllocator
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.records import Allocation, Judgement, Question
+from arr_coc.records import Allocation, Judgement, QuestionTokens
 from arr_coc.timing import Stopwatch
 
 
@@ -30,7 +30,7 @@ class View:
     """
 
     grid: tuple[int, int]
-    question: Question  # of R rows
+    question: QuestionTokens  # of R rows
     image_B3hw: Tensor | None  # float in [0, 1], of any size
     visual_BND: Tensor | None  # the merged visual tokens, as the language model would see them
     glance_BXHW: Tensor | None = None  # what the ViT makes of the image when it is small

@@ -14,7 +14,7 @@ from torch import Tensor
 from arr_coc.attending import TokenAllocator
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.records import Balance, Judgement, Question
+from arr_coc.records import Balance, Judgement, QuestionTokens
 from arr_coc.selectors.base import Selector, View, register
 from arr_coc.timing import Stopwatch
 
@@ -24,7 +24,7 @@ TENSIONS = (0.5, 0.25, 0.0)  # particularize, explore, diversify
 STEEPNESS = 2.0
 
 
-def word_match(visual_BND: Tensor, question: Question) -> Tensor:
+def word_match(visual_BND: Tensor, question: QuestionTokens) -> Tensor:
     """How well each token matches the word that fits it best, above that word's mean over the image: `[B, N]`."""
     tokens = F.rms_norm(visual_BND.float(), visual_BND.shape[-1:], eps=1e-6)
     words = F.rms_norm(question.tokens_BLD, question.tokens_BLD.shape[-1:], eps=1e-6)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from arr_coc.attending import choose_cells
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.records import Question
+from arr_coc.records import QuestionTokens
 from arr_coc.selectors.base import Selector, View, register
 from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, likeness, unit
 
@@ -40,7 +40,7 @@ class RivalScorer(nn.Module):
         self.score = nn.Linear(width, 1)
         nn.init.constant_(self.score.bias, -2.0)  # evidence is rare
 
-    def forward(self, visual_BND: Tensor, question: Question) -> Tensor:
+    def forward(self, visual_BND: Tensor, question: QuestionTokens) -> Tensor:
         cells_BNH = self.cells(visual_BND.float())
         words_BLH = self.words(question.tokens_BLD.float())
         # A row without a question must not be a softmax over nothing: it sees its padding.

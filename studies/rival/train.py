@@ -25,7 +25,7 @@ from torch import Tensor
 from arr_coc.qwen.batched.forward import encode_vision, grid_tables
 from arr_coc.qwen.loading import find_adapter, load_stock, pick_device, pick_dtype
 from arr_coc.qwen.processor import load_processor
-from arr_coc.records import Question
+from arr_coc.records import QuestionTokens
 from arr_coc.training.config import SelectorTrainConfig, read_selector_config
 from arr_coc.training.data import SceneBatches, held_scenes, make_encoder, stream_batches
 from arr_coc.training.groups import GridGroup
@@ -59,7 +59,7 @@ class Rival:
     def relevance(self, group: GridGroup) -> Tensor:
         """The scorer's map of every row, `[R, H, W]` in [0, 1]."""
         with torch.no_grad():
-            question = Question.of(self.model.get_input_embeddings()(group.ids_RL), group.mask_RL)
+            question = QuestionTokens.of(self.model.get_input_embeddings()(group.ids_RL), group.mask_RL)
         logits_RN: Tensor = self.scorer(self.tokens(group), question)
         return logits_RN.sigmoid().view(-1, *group.grid)
 

@@ -17,7 +17,7 @@ from arr_coc.evaluation.field.data import SPREAD
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.vision import Geometry, glance
-from arr_coc.records import Judgement, Question, TexturePyramid
+from arr_coc.records import Judgement, QuestionTokens, TexturePyramid
 from arr_coc.selectors import ARRCOCSelector, View
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
@@ -128,7 +128,7 @@ class Chooser:
         config = ARRCOCConfig(model.config.text_config.hidden_size, pooling=layer.pool.pooling)
         self.looker = Looker(model, ARRCOCSelector(layer), config, self.glances.geometry, strict=True)
 
-    def question(self, texts: Sequence[str]) -> Question:
+    def question(self, texts: Sequence[str]) -> QuestionTokens:
         """The embedded tokens of some questions, padded."""
         rows = [list(self.turns.question(text)) for text in texts]
         longest = max([1, *map(len, rows)])

@@ -24,7 +24,7 @@ from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions, 
 from arr_coc.qwen.graphs.recording import Tensors
 from arr_coc.qwen.looking import Looker, explain
 from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows
-from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, Question
+from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, QuestionTokens
 from arr_coc.selectors import Selector
 from arr_coc.texture import LUMA, Canvas, position_grid, pyramid_of
 from arr_coc.timing import Stopwatch
@@ -251,7 +251,7 @@ def judge_canvas(selector: Any, word_table: Tensor, grid: Grid, tensors: Tensors
     layer = selector.layer
     pooled = tensors["canvas"]
     canvas = Canvas.of(pooled[:, :3], pooled[:, 3:4], pooled[:, 4:5])
-    question = Question(F.embedding(tensors["question"], word_table).float(), tensors["asked"])
+    question = QuestionTokens(F.embedding(tensors["question"], word_table).float(), tensors["asked"])
     pyramid = pyramid_of(canvas, layer.texture_channels)
     pyramid = replace(pyramid, seen_BGHW=layer.sight(pyramid, tensors.get("glance")))
     judgement: Judgement = layer.weigh(pyramid, question)

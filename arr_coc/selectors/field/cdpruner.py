@@ -13,7 +13,7 @@ from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.records import Question
+from arr_coc.records import QuestionTokens
 from arr_coc.selectors.base import Selector, View, register
 from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, in_parts, likeness, stretch, unit
 
@@ -21,7 +21,7 @@ LEAST = 1e-10  # what is left of a cell is never taken for less
 OFFSET = 1e-6  # keeps the least relevant cell's weight above zero
 
 
-def question_cosine(visual_BND: Tensor, question: Question) -> Tensor:
+def question_cosine(visual_BND: Tensor, question: QuestionTokens) -> Tensor:
     """Mean cosine of each token with the question's tokens, `[B, N]`; 0 where nothing was asked."""
     mask_BL1 = question.mask_BL.unsqueeze(-1)
     words = mask_BL1.sum(1).clamp(min=1)
