@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 from arr_coc.data.examples import Box, BrokenExample, Example
 from arr_coc.data.rows import BadRow, Id, sides
-from arr_coc.images.reader import FORMATS, MOST_ASPECT, MOST_BYTES, MOST_PIXELS, read_image
+from arr_coc.images.headers import MOST_ASPECT, MOST_PIXELS
+from arr_coc.images.reader import FORMATS, MOST_BYTES, read_image
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
+MOST_PIXELS = 50_000_000
+MOST_ASPECT = 200  # Qwen's resizing refuses more
 MOST_PIECES = 20_000  # chunks or segments of one file; each costs microseconds, millions would cost seconds
 MOST_SCANS = 64  # passes over a progressive JPEG: encoders write about ten, and each costs as much as a whole image
 MOST_CHUNK = 2**25  # bytes; files are smaller, whatever a chunk claims, and reading would make room for the claim
@@ -169,3 +171,16 @@ def _webp_size(start: bytes) -> tuple[int, int]:
     if kind == b"VP8 " and len(data) >= 10 and data[3:6] == b"\x9d\x01\x2a":
         return int.from_bytes(data[6:8], "little") & 0x3FFF, int.from_bytes(data[8:10], "little") & 0x3FFF
     raise Damaged("it does not begin with its size")
+
+
+class Refused(ValueError):
+    """A limit was passed; the message is ready for the user."""
+
+
+def check_size(width: int, height: int, name: str) -> None:
+    if width < 1 or height < 1:
+        raise Refused(f"{name}: {width}x{height} has no pixels; export it again")
+    if width * height > MOST_PIXELS:
+        raise Refused(f"{name}: {width}x{height} is over {MOST_PIXELS // 10**6} megapixels; resize it first")
+    if max(width, height) > MOST_ASPECT * min(width, height):
+        raise Refused(f"{name}: {width}x{height} is longer than {MOST_ASPECT} to 1; crop it first")

@@ -19,12 +19,10 @@ import torch
 from PIL import Image, ImageFile
 from torch import Tensor
 
-from arr_coc.images.headers import Damaged, NotAnImage, read_header
+from arr_coc.images.headers import MOST_PIXELS, Damaged, NotAnImage, Refused, check_size, read_header
 
 FORMATS = ("JPEG", "PNG", "WEBP")
-MOST_PIXELS = 50_000_000
 MOST_BYTES = 20 * 1024 * 1024
-MOST_ASPECT = 200  # Qwen's resizing refuses more
 MOST_IMAGES = 8
 MOST_COST = 8  # bytes of memory a pixel, the finished image among them; a WebP is bounded by its size instead
 SPARE = 8 * 2**20  # bytes that a decoder may take beyond that
@@ -59,7 +57,7 @@ def read_image(image: ImageLike) -> Image.Image:
         image = Image.fromarray(image)
     if not isinstance(image, Image.Image):
         raise ValueError(f"cannot read a {type(image).__name__} as an image: give a path, a Pillow image or an array")
-    _check_size(image.width, image.height, "the image")
+    check_size(image.width, image.height, "the image")
     with _one_line("the image"):
         return _upright_rgb(image)
 
@@ -108,18 +106,18 @@ def _from_file(source: str | os.PathLike[str]) -> Image.Image:
 def _decode(file: IO[bytes], name: str) -> Image.Image:
     """The size is checked twice: as we read the header, before anything is made of it, and as the decoder does."""
     header = read_header(file)
-    _check_size(header.width, header.height, name)
+    check_size(header.width, header.height, name)
     pixels = header.width * header.height
     if header.format == "WEBP" and pixels * PILLOWS_WEBP > MOST_PIXELS * MOST_COST:
-        raise _Refused(f"{name}: {header.width}x{header.height} is too large for a WebP here; save it as PNG or JPEG")
+        raise Refused(f"{name}: {header.width}x{header.height} is too large for a WebP here; save it as PNG or JPEG")
     picture = header.picture()
     with Image.open(picture, formats=(header.format,)) as image:
-        _check_size(image.width, image.height, name)
+        check_size(image.width, image.height, name)
         if (header.held + 4 - MOST_COST) * pixels <= SPARE:  # what its decoder holds, and the image that it makes
             return _upright_rgb(image, ours=True)
         if image.mode != "RGB":
             says = f"a progressive {image.mode} JPEG of {image.width}x{image.height} needs too much memory"
-            raise _Refused(f"{name}: {says}; save it as RGB or without 'progressive'")
+            raise Refused(f"{name}: {says}; save it as RGB or without 'progressive'")
     return _upright_rgb(_with_coarse_colours(picture), ours=True)
 
 
@@ -154,16 +152,12 @@ def _half_size(file: IO[bytes]) -> Image.Image:
         return image.convert("YCbCr")
 
 
-class _Refused(ValueError):
-    """A limit was passed; the message is ready for the user."""
-
-
 @contextlib.contextmanager
 def _one_line(name: str) -> Iterator[None]:
     """Whatever a decoder says of hostile bytes, the user is told in one line, without addresses and paths."""
     try:
         yield
-    except (_Refused, MemoryError):
+    except (Refused, MemoryError):
         raise
     except NotAnImage:
         raise ValueError(f"{name}: not a readable {', '.join(FORMATS)} image; convert it first") from None
@@ -177,15 +171,6 @@ def _shown(path: Path) -> str:
     """A file's name as part of one line: nothing in it can break the line or steer a terminal."""
     name = "".join(one if one.isprintable() else "?" for one in path.name or str(path))
     return name if len(name) <= 100 else f"{name[:60]}...{name[-30:]}"
-
-
-def _check_size(width: int, height: int, name: str) -> None:
-    if width < 1 or height < 1:
-        raise _Refused(f"{name}: {width}x{height} has no pixels; export it again")
-    if width * height > MOST_PIXELS:
-        raise _Refused(f"{name}: {width}x{height} is over {MOST_PIXELS // 10**6} megapixels; resize it first")
-    if max(width, height) > MOST_ASPECT * min(width, height):
-        raise _Refused(f"{name}: {width}x{height} is longer than {MOST_ASPECT} to 1; crop it first")
 
 
 def _upright_rgb(image: Image.Image, ours: bool = False) -> Image.Image:

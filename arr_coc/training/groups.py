@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.data.examples import Box, Example
-from arr_coc.images.reader import MOST_ASPECT
+from arr_coc.images.headers import MOST_ASPECT
 from arr_coc.qwen.processor import ImageSizes
 from arr_coc.qwen.vision import Geometry
 
