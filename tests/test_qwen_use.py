@@ -11,7 +11,7 @@ from PIL import Image
 from transformers import GenerationConfig, StoppingCriteria, TextStreamer
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
-from arr_coc.qwen.processor import Conversation, encode
+from arr_coc.qwen.processor import Conversation, encode, fit_images
 from arr_coc.qwen.request import find_question
 from arr_coc.qwen.vision import Geometry, unpatchify
 
@@ -346,3 +346,31 @@ def test_our_prompt_is_the_stock_processors_prompt():
     ours = encode(tiny.processor(), [Conversation([picture], "and now?", [("first of all", "an answer")])])
     for name in ("input_ids", "attention_mask", "mm_token_type_ids", "pixel_values", "image_grid_thw"):
         assert torch.equal(ours[name], theirs[name].to(ours[name].dtype)), name
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["eager", "recorded"])
+def test_ask_reads_the_image_and_chooses_as_generate_does_from_its_patches(fast):
+    """`ask` holds the image: textures and glance read it, and not what the patches say of it."""
+    config = ARRCOCConfig(32, sight="glance", glance_dim=32, trained=True, encoding="sparse")
+    ours = ARRCOCQwen(tiny.stock(), config, processor=tiny.processor(), fast=fast).eval()
+    for images in ([tiny.picture(200, 150, 4)], [tiny.picture(96, 96, 1), tiny.picture(331, 127, 2)]):
+        held = ours.encode_question(images, "what is this?")
+        cut = {name: value for name, value in held.items() if name != "original_image"}
+        stock = tiny.stock_inputs(tiny.inputs(Conversation(images, "what is this?")))
+        for name in ("input_ids", "pixel_values", "image_grid_thw"):
+            assert torch.equal(held[name], stock[name]), "resized as the processor does it"
+        for keep in (0.3, 5, "auto"):
+            answer = ours.ask(images, "what is this?", keep=keep, max_new_tokens=5, do_sample=False)
+            new = ours.generate(**cut, keep=keep, max_new_tokens=5, do_sample=False)[0, held["input_ids"].shape[1] :]
+            assert answer.text == ours.processor.tokenizer.decode(new, skip_special_tokens=True)
+            for one, other in zip(answer.selection, ours.prepare(**cut, keep=keep).images[0], strict=True):
+                assert torch.equal(one.kept, other.kept)
+                assert torch.allclose(one.relevance, other.relevance, atol=1e-5)
+    assert ours.fast_runner is not None or not fast
+
+
+def test_a_processor_that_resizes_by_other_means_is_left_to_it():
+    class Own:
+        image_processor = object()
+
+    assert fit_images(Own(), [tiny.picture()]) is None

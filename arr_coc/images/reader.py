@@ -70,11 +70,15 @@ def read_images(images: ImageLike | Sequence[ImageLike]) -> list[Image.Image]:
     return [read_image(image) for image in several]
 
 
+def byte_tensor(image: Image.Image) -> Tensor:
+    """uint8 `[3, h, w]` of an RGB image."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
 def image_tensor(image: ImageLike | Tensor) -> Tensor:
     """`[3, h, w]` in [0, 1] from a tensor already so (or uint8), or from anything `read_image` takes."""
     if not isinstance(image, Tensor):
-        pixels = torch.from_numpy(np.array(read_image(image)))
-        return pixels.permute(2, 0, 1).float() / 255
+        return byte_tensor(read_image(image)).float() / 255
     if image.ndim != 3 or image.shape[0] != 3 or image.numel() == 0:
         raise ValueError(f"image tensor of shape {tuple(image.shape)}: give [3, height, width]")
     return image.float() / 255 if image.dtype == torch.uint8 else image.float().clamp(0, 1)

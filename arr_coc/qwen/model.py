@@ -25,7 +25,7 @@ from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
 from arr_coc.qwen.loading import check_family, load_parts
 from arr_coc.qwen.looking import Looker
-from arr_coc.qwen.processor import Conversation, chat_tokens, check_question, encode, pad_id_of
+from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pad_id_of
 from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.qwen.streaming import PromptRestorer, stream_text
@@ -170,14 +170,12 @@ class ARRCOCQwen(nn.Module):
         return self.prepare(**self.encode_question(images, question, keep=keep), keep=keep).images[0]
 
     def encode_question(self, images: Images, question: str, history: History = (), keep: Any = None) -> dict[str, Any]:
-        """Read and encode one conversation; users' mistakes end here."""
+        """Read and encode one conversation, with its images as they were resized; users' mistakes end here."""
         if self.processor is None:
             raise ValueError("asking needs a processor: load the model with from_pretrained, or pass processor=")
         check_question(question, history)
         check_keeps(self.keep if keep is None else keep, 1)
-        inputs: dict[str, Any] = encode(self.processor, [Conversation(read_images(images), question, history)])
-        inputs.pop("mm_token_type_ids")
-        return inputs
+        return encode_asked(self.processor, read_images(images), question, history)
 
     def _answer(self, new_T: Tensor, images: list[ImageSelection], timings_ms: dict[str, float]) -> Answer:
         decode = self.processor.tokenizer.decode

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AutoProcessor, AutoTokenizer, Qwen3VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
+from arr_coc.images.reader import byte_tensor
 from arr_coc.qwen.request import ChatTokens
 
 
@@ -58,6 +59,16 @@ class ImageSizes:
         """(height, width) in px that an image of that size is resized to."""
         kept: tuple[int, int] = smart_resize(height, width, self.cell, min_pixels=self.least, max_pixels=self.most)
         return kept
+
+
+def fit_images(processor: Any, images: Sequence[Image.Image]) -> list[Image.Image] | None:
+    """The images as the processor will resize them, bit for bit; None where it resizes by other means than Pillow."""
+    own = processor.image_processor
+    if not isinstance(own, Qwen2VLImageProcessorPil) or not own.do_resize:
+        return None
+    sizes = ImageSizes.of(processor)
+    fitted = [sizes.nearest(image.height, image.width) for image in images]
+    return [image.resize((wide, high), own.resample) for image, (high, wide) in zip(images, fitted, strict=True)]
 
 
 def torchvision_works() -> bool:
@@ -128,6 +139,16 @@ def encode(
     is_image = inputs["input_ids"] == processor.image_token_id
     inputs["mm_token_type_ids"] = (is_image & inputs["attention_mask"].bool()).int()
     return inputs
+
+
+def encode_asked(
+    processor: Any, images: Sequence[Image.Image], question: str, history: Sequence[tuple[str, str]] = ()
+) -> dict[str, Any]:
+    """Inputs of one conversation and, where they can be had, its images as they were resized (`original_image`)."""
+    fitted = fit_images(processor, images)
+    inputs: dict[str, Any] = encode(processor, [Conversation(fitted or images, question, history)])
+    inputs.pop("mm_token_type_ids")
+    return inputs if fitted is None else inputs | {"original_image": [byte_tensor(image) for image in fitted]}
 
 
 def _image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:

@@ -2,14 +2,9 @@
 
 B rows, I images, G images of one grid, H W grid of cells, N = H * W, C cells of all images, K slots of an image, Q
 question tokens, E = 1 + DeepStack levels, D width.
-
-Pixels are pooled to the finest level of the pyramid first, a bounded number of cells at a time and straight from the
-patch rows, so that memory does not grow with the image.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,15 +16,15 @@ from arr_coc.config import FINE, Keep
 from arr_coc.knowing import place_waves
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions, text_bucket
+from arr_coc.qwen.graphs.pixels import Pixels
 from arr_coc.qwen.graphs.recording import Tensors
 from arr_coc.qwen.looking import Looker, explain
 from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows
 from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, QuestionTokens
 from arr_coc.selectors import Selector
-from arr_coc.texture import LUMA, Canvas, position_grid, pyramid_of
+from arr_coc.texture import Canvas, position_grid, pyramid_of
 from arr_coc.timing import Stopwatch
 
-CHUNK = 1536  # cells pooled at a time: 19 MB of pixels in fp32, and 25 MB for their luma
 MAP = "map "  # what the names of maps begin with among the tensors of a judgement
 
 
@@ -93,12 +88,12 @@ def everything(prompt: Prompt, device: torch.device) -> Chosen:
 
 
 def choose(
-    stages: Any, looker: Looker, prompt: Prompt, keeps: list[Keep], pixels: Tensor, features: Tensor | None
+    stages: Any, looker: Looker, prompt: Prompt, keeps: list[Keep], pixels: Pixels, features: Tensor | None
 ) -> Chosen:
     """Choose cells of all images. The host reads nothing back unless a budget depends on a map.
 
-    `stages` run what is recorded; `pixels` are the patch rows of all images; `features` `[E, I * N, D]` what the ViT
-    made of them, for selectors that read its tokens.
+    `stages` run what is recorded; `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that
+    read its tokens.
     """
     cells = [height * width for height, width in prompt.grids]
     counts = known_budgets(keeps, prompt.sample_of, cells)
@@ -119,15 +114,15 @@ def choose(
 
 
 def _judge_pixels(
-    stages: Any, looker: Looker, prompt: Prompt, counts: list[int] | None, pixels: Tensor
+    stages: Any, looker: Looker, prompt: Prompt, counts: list[int] | None, pixels: Pixels
 ) -> dict[Grid, Tensors]:
     """The ARR-COC layer's judgement of each group; where the budgets are known, its choice comes with it."""
-    pooled = pool_patches(pixels, looker.geometry)
+    canvases = pixels.canvases(prompt.grids, looker.geometry)
     slots = None if counts is None else budget_bucket(max(counts))
     judged: dict[Grid, Tensors] = {}
     for grid, members in by_grid(prompt.grids).items():
         question, asked = _questions(stages, prompt, members)
-        given = {"canvas": canvases(pooled, prompt.grids, members), "question": question, "asked": asked}
+        given = {"canvas": torch.stack([canvases[image] for image in members]), "question": question, "asked": asked}
         if looker.selector.reads_glance:
             given["glance"] = _glance(stages, looker.geometry, prompt, grid, members, pixels)
         if counts is not None:
@@ -176,64 +171,12 @@ def _take(
     return Chosen(counts, slots, torch.stack([cells[image] for image in images]), mask_IK, explained)
 
 
-# ---------------------------------------------------------------- pixels
-
-
-@lru_cache(maxsize=8)
-def _luma(device: torch.device) -> Tensor:
-    return torch.tensor(LUMA, device=device).view(1, 3, 1, 1)
-
-
-def pool_patches(rows_Rx: Tensor, geometry: Geometry) -> Tensor:
-    """Fine samples of each cell, `[C, 5, 4, 4]` in fp32: means of red, green, blue, luma and squared luma.
-
-    `rows_Rx` are normalised patch rows, those of a cell next to each other.
-    """
-    merge, patch, samples = geometry.merge, geometry.patch, FINE // geometry.merge
-    mean, std = geometry.scale(rows_Rx.device)
-    weights = _luma(rows_Rx.device)
-    pooled = []
-    for rows in rows_Rx.split(CHUNK * geometry.window):
-        pixels = (rows.view(-1, 3, geometry.frames, patch, patch)[:, :, 0].float() * std).add_(mean).clamp_(0, 1)
-        luma = (pixels * weights).sum(1, keepdim=True)
-        means = [F.avg_pool2d(pixels, patch // samples), F.avg_pool2d(luma, patch // samples)]
-        means.append(F.avg_pool2d(luma.square_(), patch // samples))
-        # [cell, window row, window column, channel, sample row, sample column]
-        parts = torch.cat(means, dim=1).view(-1, merge, merge, 5, samples, samples).permute(0, 3, 1, 4, 2, 5)
-        pooled.append(parts.reshape(-1, 5, FINE, FINE))
-    return torch.cat(pooled)
-
-
-def canvases(pooled_C544: Tensor, grids: Sequence[Grid], members: Sequence[int]) -> Tensor:
-    """The pooled images of one group, `[G, 5, 4 H, 4 W]`; `grids` are those of all images, in their order."""
-    height, width = grids[members[0]]
-    per_image = pooled_C544.split([high * wide for high, wide in grids])
-    cells = torch.stack([per_image[image] for image in members]).view(-1, height, width, 5, FINE, FINE)
-    return cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, 5, height * FINE, width * FINE)
-
-
-def _glance(stages: Any, geometry: Geometry, prompt: Prompt, grid: Grid, members: list[int], pixels: Tensor) -> Tensor:
+def _glance(stages: Any, geometry: Geometry, prompt: Prompt, grid: Grid, members: list[int], pixels: Pixels) -> Tensor:
     """What the ViT makes of small copies of images of one grid."""
-    rows = pixels.split([height * width * geometry.window for height, width in prompt.grids])
     small = glance_grid(grid, geometry.cell)
-    size = (small[0] * geometry.cell, small[1] * geometry.cell)
-    shrunk = [shrink_patches(rows[image], grid, size, geometry) for image in members]
-    glanced: Tensor = stages.glance(glance_rows(torch.cat(shrunk), small, geometry), grid)
+    shrunk = pixels.shrunk(prompt.grids, members, (small[0] * geometry.cell, small[1] * geometry.cell), geometry)
+    glanced: Tensor = stages.glance(glance_rows(shrunk, small, geometry), grid)
     return glanced
-
-
-def shrink_patches(rows_Px: Tensor, grid: Grid, size: tuple[int, int], geometry: Geometry) -> Tensor:
-    """An image `[1, 3, h, w]` in [0, 1] of `size` px, by area, from its patch rows; one channel at a time."""
-    merge, patch, (height, width) = geometry.merge, geometry.patch, grid
-    blocks = rows_Px.view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, :, 0]
-    mean, std = geometry.scale(rows_Px.device)
-    channels = []
-    for channel in range(3):
-        whole = blocks[:, :, :, :, channel].permute(0, 2, 4, 1, 3, 5).float()
-        whole = whole.reshape(1, 1, height * merge * patch, width * merge * patch)
-        whole = (whole * std[channel]).add_(mean[channel]).clamp_(0, 1)
-        channels.append(F.interpolate(whole, size=size, mode="area"))
-    return torch.cat(channels, dim=1)
 
 
 # ---------------------------------------------------------------- what is recorded

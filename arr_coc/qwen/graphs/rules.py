@@ -15,7 +15,11 @@ TENSORS = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "que
 
 def why_not(looker: Looker, encoding: str, inputs: dict[str, Any]) -> str | None:
     """Of a request: the first reason there is."""
-    return why_not_model(looker.model) or why_not_settings(looker, encoding) or why_not_inputs(inputs)
+    return (
+        why_not_model(looker.model)
+        or why_not_settings(looker, encoding)
+        or why_not_inputs(inputs, looker.geometry.patch)
+    )
 
 
 def why_not_model(model: Any) -> str | None:
@@ -60,10 +64,18 @@ def why_not_settings(looker: Looker, encoding: str) -> str | None:
     return None
 
 
-def why_not_inputs(inputs: dict[str, Any]) -> str | None:
-    """Of the request's inputs: what must be there, and nothing that the recorded path does not read."""
-    if inputs.get("image_grid_thw") is None:
+def why_not_inputs(inputs: dict[str, Any], patch: int) -> str | None:
+    """Of the request's inputs: what must be there, and nothing that the recorded path does not read.
+
+    Images are read where they have the size of their patches of `patch` px, as `ask` hands them on.
+    """
+    grids, images = inputs.get("image_grid_thw"), inputs.get("original_image")
+    if grids is None:
         return "inputs are missing"
+    if isinstance(images, list) and [tuple(getattr(image, "shape", ())) for image in images] == [
+        (3, patch * height, patch * width) for _, height, width in grids.tolist()
+    ]:
+        inputs = {name: value for name, value in inputs.items() if name != "original_image"}
     unknown = [name for name, value in inputs.items() if name not in TENSORS and value is not None]
     return f"it does not read {unknown[0]!r}" if unknown else None
 

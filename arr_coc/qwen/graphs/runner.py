@@ -27,6 +27,7 @@ from arr_coc.qwen.graphs.layout import (
     visual_lengths,
 )
 from arr_coc.qwen.graphs.picking import Picking, Rows
+from arr_coc.qwen.graphs.pixels import Pixels
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recording, Recordings, Rerunner, Tensors
 from arr_coc.qwen.graphs.rules import TENSORS
 from arr_coc.qwen.graphs.stages import Stages
@@ -49,6 +50,7 @@ class Job:
     image_grid_thw: Tensor
     keeps: list[Keep]  # one checked dial per row
     question_mask: Tensor | None = None
+    images: list[Tensor] | None = None  # each as it was resized, uint8 [3, h, w]; None: looked at by its patches
 
     @classmethod
     def of(cls, inputs: dict[str, Any], keeps: list[Keep]) -> "Job":
@@ -56,7 +58,7 @@ class Job:
         given = {name: inputs.get(name) for name in TENSORS}
         if given["attention_mask"] is None:
             given["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        return cls(**given, keeps=keeps)  # type: ignore[arg-type]
+        return cls(**given, keeps=keeps, images=inputs.get("original_image"))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ class FastRunner:
             started = time.perf_counter()
             stopwatch = Stopwatch(self.device)
             prompt = self._read(looker, job)
-            pixels = self.stages.put(job.pixel_values)
+            images = None if job.images is None else [self.stages.put(image) for image in job.images]
+            pixels = Pixels(self.stages.put(job.pixel_values), images)
             chosen, features = self._choose_and_see(looker, encoding, prompt, job.keeps, pixels, stopwatch)
             with stopwatch.part("prefill"):
                 layout, decoder, said = self._prefill(looker.config.position_policy, prompt, chosen, features, picking)
@@ -158,7 +161,7 @@ class FastRunner:
         encoding: str,
         prompt: Prompt,
         keeps: list[Keep],
-        pixels: Tensor,
+        pixels: Pixels,
         stopwatch: Stopwatch,
     ) -> tuple[Chosen, Tensor]:
         """The kept cells, and the visual tokens of their slots `[E, V, D]`."""
@@ -167,10 +170,10 @@ class FastRunner:
             with stopwatch.part("select"):
                 chosen = self._choose(looker, prompt, keeps, pixels, None)
             with stopwatch.part("vision"):
-                return chosen, self._see(prompt, chosen, pixels)
+                return chosen, self._see(prompt, chosen, pixels.rows_Rx)
         whole = everything(prompt, self.device)
         with stopwatch.part("vision"):
-            features = self._see(prompt, whole, pixels)
+            features = self._see(prompt, whole, pixels.rows_Rx)
         if all_kept:
             return whole, features
         with stopwatch.part("select"):
@@ -180,7 +183,7 @@ class FastRunner:
             return chosen, features.index_select(1, (first_I1 + chosen.cells_IK).flatten())
 
     def _choose(
-        self, looker: Looker, prompt: Prompt, keeps: list[Keep], pixels: Tensor, features: Tensor | None
+        self, looker: Looker, prompt: Prompt, keeps: list[Keep], pixels: Pixels, features: Tensor | None
     ) -> Chosen:
         """The choice; where it fails, the plain path keeps every token and says why."""
         try:
