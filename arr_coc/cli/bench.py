@@ -33,7 +33,7 @@ def bench(
     decode: Annotated[int, typer.Option(min=0, help="Tokens after the first whose time is taken, at batch 1.")] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Runs whose median is taken.")] = 10,
     promised: Annotated[
-        bool, typer.Option("--promised", help="The rows that the project's figures rest on, instead of the above.")
+        bool, typer.Option("--promised", help="Moved: python -m studies.speed.bench --promised, in a checkout.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; the GPU where there is one.")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
@@ -56,6 +56,8 @@ def bench(
     from arr_coc.evaluation.bench.cases import ENCODINGS, MODES, SHAPE
     from arr_coc.evaluation.bench.main import bench as run
 
+    if promised:
+        raise ValueError("the project's own rows are measured in a checkout: python -m studies.speed.bench --promised")
     begin_long_run(quiet)
     options = SimpleNamespace(
         model=model if shape is None else SHAPE + shape,
@@ -68,7 +70,6 @@ def bench(
         text=text,
         decode=decode,
         repeats=repeats,
-        promised=promised,
         device=device,
         dtype=dtype,
         out=out,

@@ -10,7 +10,7 @@ from arr_coc.cli.options import Offline, Quiet
 from arr_coc.cli.terminal import begin_long_run, teller
 from arr_coc.cli.typed import parse_keep
 
-FIELD_OUT, EQUAL_OUT = Path("out/field.json"), Path("out/equal-tokens.json")
+FIELD_OUT = Path("out/field.json")
 
 
 def evaluate(
@@ -40,7 +40,7 @@ def evaluate(
         str | None, typer.Option(help="Of files: exact, anls, relaxed, vqa; what their kind is scored by if left out.")
     ] = None,
     equal_tokens: Annotated[
-        bool, typer.Option("--equal-tokens", help="256 tokens spent two ways: all of 512 px, or chosen from 1024 px.")
+        bool, typer.Option("--equal-tokens", help="Moved: python -m studies.equal_tokens, in a checkout.")
     ] = False,
     engine: Annotated[str, typer.Option(help="auto, or plain: every method through ARRCOCQwen's own path.")] = "auto",
     device: Annotated[str | None, typer.Option(help="cuda or cpu; the GPU where there is one.")] = None,
@@ -49,7 +49,7 @@ def evaluate(
     ] = "float32",
     out: Annotated[
         Path | None,
-        typer.Option(help=f"Report; samples lie beside it. {FIELD_OUT} or {EQUAL_OUT} if left out."),
+        typer.Option(help=f"Report; samples lie beside it. {FIELD_OUT} if left out."),
     ] = None,
     quiet: Quiet = False,
     offline: Offline = False,
@@ -59,12 +59,11 @@ def evaluate(
     arr-coc eval --questions 500
 
     arr-coc eval --selector arr_coc --selector divprune --keep 0.25 --questions 100 --out out/eval.json
-
-    arr-coc eval --equal-tokens --questions 1000
     """
     from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
-    from arr_coc.evaluation.field.main import equal_tokens as equal
 
+    if equal_tokens:
+        raise ValueError("the equal-token test is run in a checkout of the project: python -m studies.equal_tokens")
     begin_long_run(quiet)
     given: dict[str, Any] = {
         "datasets": tuple(data or ()),
@@ -82,11 +81,7 @@ def evaluate(
         device=device,
         dtype=dtype,
         bar=not quiet,
-        out=out or (EQUAL_OUT if equal_tokens else FIELD_OUT),
+        out=out or FIELD_OUT,
         **{name: value for name, value in given.items() if value},
     )
-    refused = [name for name in ("datasets", "selectors", "keeps", "encodings", "sides") if given[name]]
-    if equal_tokens and refused:
-        raise ValueError(f"--equal-tokens settles the {', '.join(refused)}: leave them out")
-    report = (equal if equal_tokens else evaluate_field)(options, teller(quiet))
-    typer.echo(json.dumps(report))
+    typer.echo(json.dumps(evaluate_field(options, teller(quiet))))

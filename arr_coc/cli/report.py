@@ -13,21 +13,25 @@ def report(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="For the pages and their pictures.")] = Path(
         "docs/report"
     ),
-    failures: Annotated[int, typer.Option(min=0, help="Lost questions that are shown; 0 leaves them out.")] = 12,
+    failures: Annotated[int, typer.Option(min=0, help="Moved: python -m studies.report, in a checkout.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the paths of the pages.")] = False,
 ) -> None:
-    """Write one page about all results: plots, tables, who beats whom, lost questions; HTML and Markdown.
+    """Write one page about all results: plots, tables, who beats whom; HTML and Markdown.
 
     arr-coc report
 
-    arr-coc report --results out --out out/report --failures 24
+    arr-coc report --results out --out out/report
     """
     from arr_coc.evaluation.report.main import ReportOptions, write_report
-    from arr_coc.viewing import kept_overlay
+
+    if failures:
+        raise ValueError(
+            "lost questions are shown by the project's own report, in a checkout: python -m studies.report"
+        )
 
     def say(line: str) -> None:
         if not quiet:
             typer.echo(line, err=True)
 
-    for path in write_report(ReportOptions(results, out, failures), kept_overlay, say):
+    for path in write_report(ReportOptions(results, out), say):
         typer.echo(path)

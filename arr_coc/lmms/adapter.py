@@ -9,10 +9,10 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from arr_coc.evaluation.field.methods import build
 from arr_coc.lmms.chats import Reply, answer_chats, read_chat
 from arr_coc.lmms.options import Options, cut_at, read_generation, read_options
 from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.selectors import read_selector
 
 
 def load(options: Options) -> ARRCOCQwen:
@@ -27,7 +27,7 @@ def load(options: Options) -> ARRCOCQwen:
         break_even=0,
     )
     if options.selector != "auto":
-        owner.selector = build(owner, [options.selector])[options.selector]
+        owner.selector = read_selector(options.selector, owner.config, owner.layer).to(owner.device).eval()
     if owner.selector.reads_evidence:
         raise ValueError(f"selector {options.selector!r} is told the answer's place, which lmms-eval does not do")
     return owner

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from arr_coc.evaluation.field.data import Picture, Query, Record, ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, Say, evaluate_field, samples_path
-from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE
+from arr_coc.evaluation.field.methods import ORACLE, REFERENCE
 from arr_coc.evaluation.field.run import unpack_cells
 from arr_coc.evaluation.report.compare import at_budget
 from arr_coc.evaluation.report.pages import Block, Card, Cards, Heading, Illustration, Table, Text
 from arr_coc.evaluation.report.results import (
+    FIELD,
     Answers,
     Entry,
     Measured,
@@ -36,6 +37,7 @@ from arr_coc.evaluation.report.results import (
     read_file,
 )
 from arr_coc.qwen.request import evidence_mask
+from arr_coc.selectors import PLAIN
 
 BEHIND = 0.5  # of a score
 KEPT = 0.95  # share of the evidence's cells from which on it counts as kept
@@ -155,7 +157,7 @@ def _count(losses: Sequence[Loss], by: Callable[[Loss], str]) -> dict[str, dict[
 
 def loss_blocks(measured: Measured, wanted: int, overlay: Overlay, say: Say) -> list[Block]:
     """What was lost, counted, and `wanted` of it shown; nothing at all where none is wanted."""
-    if not wanted:
+    if not wanted or not measured.entries:
         return []
     losses, notes = _all_losses(measured, say)
     say(f"{len(losses)} losses")
@@ -183,7 +185,7 @@ def _all_losses(measured: Measured, say: Say) -> tuple[list[Loss], list[str]]:
     for place, here in measured.places.items():
         found = measured.answers.get(place)
         if found is None and place == _cheapest(measured) and not measured.answers:
-            here, found = ask_again(place, measured.run_of(place), say)
+            here, found = ask_again(place, run_of(measured, place), say)
             notes.append(f"{place.label}: {len(found.questions)} questions, asked again of mini as it is now")
         pictures = None if found is None else pictures_again(found, place)
         if found is None or pictures is None:
@@ -193,11 +195,17 @@ def _all_losses(measured: Measured, say: Say) -> tuple[list[Loss], list[str]]:
     return losses, notes
 
 
+def run_of(measured: Measured, place: Place) -> Mapping[str, Any]:
+    """What made the rows of a place."""
+    runs = measured.results.at(FIELD, "runs") or {}
+    return next((run for run in runs.values() if (run.get("dataset"), run.get("side")) == place), {})
+
+
 def _cheapest(measured: Measured) -> Place | None:
     """The scenes with the fewest tokens that were asked of mini: those can be asked again by anyone, in a minute."""
     scenes = [entry for entry in measured.entries if entry.place[0] == "scenes" and entry.place[1] is not None]
     small = sorted(scenes, key=lambda entry: entry.total)
-    return next((e.place for e in small if measured.run_of(e.place).get("model") == "mini"), None)
+    return next((e.place for e in small if run_of(measured, e.place).get("model") == "mini"), None)
 
 
 # ---------------------------------------------------------------- the gallery
