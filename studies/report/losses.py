@@ -5,6 +5,7 @@ right. Each loss is one of three kinds, by how much of the evidence was kept. Th
 with the places of the answer, and what ARR-COC let the model see of it.
 """
 
+import html
 import io
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from arr_coc.evaluation.field.main import FieldOptions, Say, evaluate_field, sam
 from arr_coc.evaluation.field.methods import ORACLE, REFERENCE
 from arr_coc.evaluation.field.run import unpack_cells
 from arr_coc.evaluation.report.compare import at_budget
-from arr_coc.evaluation.report.pages import Block, Card, Cards, Heading, Illustration, Table, Text
+from arr_coc.evaluation.report.pages import Block, Heading, Illustration, Table, Text, escaped
 from arr_coc.evaluation.report.results import (
     FIELD,
     Answers,
@@ -49,6 +50,45 @@ LINE, EDGE = (255, 176, 0), (0, 0, 0)  # boxes: amber between black lines stands
 MOST_NAMES = 5  # of methods that got it right
 
 Overlay = Callable[[Image.Image, Tensor], Image.Image]
+
+
+@dataclass(frozen=True, slots=True)
+class Card(Block):
+    """One failure: pictures, and lines of (name, text)."""
+
+    title: str
+    pictures: tuple[Illustration, ...]
+    lines: tuple[tuple[str, str], ...]
+
+    def markdown(self) -> str:
+        pictures = "\n".join(picture.beside("45%") for picture in self.pictures)
+        lines = "\n".join(f"- {name}: {escaped(text)}" for name, text in self.lines)
+        return f"**{self.title}**\n\n{pictures}\n\n{lines}"
+
+    def html(self) -> str:
+        pictures = "".join(picture.inside() for picture in self.pictures)
+        lines = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in self.lines)
+        title = f"<h4>{html.escape(self.title)}</h4>"
+        return f'<div class="card">{title}<div class="two">{pictures}</div><dl>{lines}</dl></div>'
+
+    def illustrations(self) -> Sequence[Illustration]:
+        return self.pictures
+
+
+@dataclass(frozen=True, slots=True)
+class Cards(Block):
+    """Failures beside each other where there is room."""
+
+    cards: tuple[Card, ...]
+
+    def markdown(self) -> str:
+        return "\n\n".join(card.markdown() for card in self.cards)
+
+    def html(self) -> str:
+        return f'<div class="cards">{"".join(card.html() for card in self.cards)}</div>'
+
+    def illustrations(self) -> Sequence[Illustration]:
+        return [picture for card in self.cards for picture in card.pictures]
 
 
 @dataclass(frozen=True, slots=True)
