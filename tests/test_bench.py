@@ -20,12 +20,12 @@ from arr_coc.evaluation.bench.cases import (
     Subject,
     load_subject,
     make_inputs,
-    promised_cases,
     random_owner,
 )
 from arr_coc.evaluation.bench.measure import measure, per_token, summarize, watch_peak, way_of
 from arr_coc.qwen.request import cells_of, samples_of_images, token_types
 from studies.speed.ask import ask_rows, soak
+from studies.speed.bench import promised_cases
 from studies.speed.equality import compare, first_difference
 
 ASKED_FOR = {
@@ -352,8 +352,8 @@ def test_mistakes_are_one_line(capsys):
 
 def test_the_bare_entry_needs_no_terminal_library():
     code = (
-        "import sys; import arr_coc.evaluation.bench.main, studies.speed.equality, studies.speed.ask;"
-        "from arr_coc.evaluation.bench.main import parse; parse(['--promised']);"
+        "import sys; import studies.speed.bench, studies.speed.equality, studies.speed.ask;"
+        "from studies.speed.bench import parse; parse(['--promised']);"
         "sys.exit(any(name.startswith(('arr_coc.cli', 'matplotlib')) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parent.parent).returncode == 0

@@ -275,13 +275,11 @@ def test_long_runs_are_told_to_nobody_when_quiet(monkeypatch, tmp_path, capsys):
         return {}
 
     monkeypatch.setattr("arr_coc.evaluation.field.main.evaluate_field", evaluate)
-    monkeypatch.setattr("arr_coc.evaluation.field.main.equal_tokens", evaluate)
-    for options in (["--quiet"], ["--equal-tokens", "-q"], [], ["--out", "mine.json"]):
+    for options in (["--quiet"], [], ["--out", "mine.json"]):
         assert run(["eval", *options]) == 0
         assert capsys.readouterr() == ("{}\n", "" if asked[-1][1] is False else "a line\n")
     assert asked == [
         ("out/field.json", False),
-        ("out/equal-tokens.json", False),
         ("out/field.json", True),
         ("mine.json", True),
     ]

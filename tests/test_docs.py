@@ -25,9 +25,8 @@ from arr_coc.cli import chat, run, show
 from arr_coc.cli.app import app
 from arr_coc.cli.typed import parse_keep
 from arr_coc.config import ENCODINGS, SIGHTS
-from arr_coc.evaluation.field.methods import PLAIN, settings_of
 from arr_coc.records import STRATEGIES
-from arr_coc.selectors import SELECTORS
+from arr_coc.selectors import PLAIN, SELECTORS, settings_of
 
 ROOT = Path(__file__).parent.parent
 TYPED = ("README.md", "docs/quickstart.md")  # pages whose blocks are run

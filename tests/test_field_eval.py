@@ -31,9 +31,9 @@ from arr_coc.evaluation.field.data import (
     vqa,
     vqa_plain,
 )
-from arr_coc.evaluation.field.looking import Looked
-from arr_coc.evaluation.field.main import Bench, FieldOptions, equal_tokens, evaluate_field, samples_path
-from arr_coc.evaluation.field.methods import FIELD, PLAIN, Method, build, plan, settings_of
+from arr_coc.evaluation.field.looking import KnownBatch
+from arr_coc.evaluation.field.main import Bench, FieldOptions, evaluate_field, samples_path
+from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
 from arr_coc.evaluation.field.run import Samples, pack_cells, unpack_cells
 from arr_coc.evaluation.field.table import check_counts, check_paired, check_prompts, reference_of
 from arr_coc.evaluation.statistics import flip_p, holm
@@ -41,10 +41,11 @@ from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.qwen.request import Hints
 from arr_coc.records import QuestionTokens
-from arr_coc.selectors import View, make_selector
+from arr_coc.selectors import PLAIN, View, make_selector, settings_of
 from arr_coc.timing import Stopwatch
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.data import SceneBatches, make_encoder
+from studies.equal_tokens import equal_tokens
 from studies.rival.selector import RivalScorer, RivalSelector, load_rival, mmr_order, save_rival
 from studies.rival.train import load_state, make_rival, save_state, train_rival
 
@@ -185,11 +186,11 @@ def bench():
 
 @pytest.fixture(scope="module")
 def looked(bench):
-    return Looked(make_batch(bench.owner, scene_pictures(6, SMALL, 3)))
+    return KnownBatch(make_batch(bench.owner, scene_pictures(6, SMALL, 3)))
 
 
 def test_both_engines_answer_alike(bench, looked):
-    again = Looked(looked.batch)
+    again = KnownBatch(looked.batch)
     answers = {}
     for method in plan(bench.selectors, [0.25], ["sparse", "dense"], True):
         plain = bench.plain.run(again, method)
@@ -235,7 +236,7 @@ def test_an_image_is_encoded_once_for_all_methods(bench, looked, monkeypatch):
     calls = []
     real = encoding.encode_dense
     monkeypatch.setattr(encoding, "encode_dense", lambda *args, **kwargs: (calls.append(1), real(*args, **kwargs))[1])
-    fresh = Looked(looked.batch)
+    fresh = KnownBatch(looked.batch)
     for name in ("training_free", "divprune", "visionzip", "pooling", "fastv"):
         method = Method(name, "dense", 0.25)
         bench.engine_of(method).run(fresh, method)
@@ -352,7 +353,7 @@ def test_eval_as_a_command(tmp_path, capsys):
     assert run(["eval", "--data", "docvqa:none.json:none", "--out", out, "--device", "cpu"]) == 3
     assert "no such readable file" in capsys.readouterr().err
     assert run(["eval", "--equal-tokens", "--keep", "0.25", "--out", out]) == 3
-    assert "--equal-tokens settles the keeps" in capsys.readouterr().err
+    assert "python -m studies.equal_tokens" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- local files

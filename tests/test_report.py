@@ -16,10 +16,8 @@ from arr_coc.cli.run import run
 from arr_coc.evaluation.field.data import ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
 from arr_coc.evaluation.field.run import pack_cells
-from arr_coc.evaluation.report import losses as report_losses
 from arr_coc.evaluation.report import main as report_main
-from arr_coc.evaluation.report.compare import Tally, at_equal_time, frontier, win_matrix, within_our_time
-from arr_coc.evaluation.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, take_turns
+from arr_coc.evaluation.report.compare import Tally, win_matrix
 from arr_coc.evaluation.report.pages import (
     NONE,
     Cell,
@@ -32,6 +30,7 @@ from arr_coc.evaluation.report.pages import (
     to_html,
     to_markdown,
 )
+from arr_coc.evaluation.report.plots import frontier
 from arr_coc.evaluation.report.results import (
     FIELD,
     Answers,
@@ -44,8 +43,11 @@ from arr_coc.evaluation.report.results import (
     read_file,
     read_results,
 )
+from studies.report import losses as report_losses
 from studies.report.__main__ import main as own_report
 from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check
+from studies.report.equal_time import at_equal_time, within_our_time
+from studies.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, take_turns
 from studies.report.sections import equal_token_blocks, lead_blocks
 from studies.report.sources import EQUAL, FILES, GPU, SELECTOR, source_blocks
 from studies.report.verdicts import promises, verdict_blocks, verdict_of
@@ -437,7 +439,7 @@ def test_an_empty_folder_gives_a_page_that_says_what_to_run(tmp_path, capsys):
         assert "`arr-coc eval --out results/field.json` writes" in text
         assert ("promised" in text) == (report is own_report), "verdicts on our promises are in our own report alone"
     assert text.count("not measured yet") > 10
-    assert "`arr-coc eval --equal-tokens --out results/equal-tokens.json` writes" in text
+    assert "`python -m studies.equal_tokens --out results/equal-tokens.json` writes" in text
 
 
 @pytest.mark.parametrize(
@@ -533,12 +535,11 @@ def tiny_field(tmp_path_factory):
 
 def test_a_real_field_becomes_the_same_page_twice(tiny_field, tmp_path):
     for name in ("one", "two"):
-        assert run(["report", "--results", str(tiny_field), "--out", str(tmp_path / name), "--quiet"]) == 0
+        assert own_report(["--results", str(tiny_field), "--out", str(tmp_path / name), "--quiet"]) == 0
     files = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
-    page, text = check_pages(tmp_path / "one")
+    page, _ = check_pages(tmp_path / "one")
     assert {"pareto-scenes-192px-tokens.png", "pareto-scenes-192px-time-dark.png"} <= set(files)
-    assert "promised" not in text
     for heading in ("Who beats whom", "At equal measured time", "What ARR-COC lost", "By family of question"):
         assert f">{heading}</h2>" in page
 
@@ -549,6 +550,8 @@ def test_our_own_report_is_the_same_page_with_more_sections(tiny_field, tmp_path
     users, own = ((tmp_path / name / "report.md").read_text(encoding="utf-8") for name in ("users", "own"))
     check_pages(tmp_path / "own")
     added = ("What was promised, and what holds", "Where ARR-COC leads", "The same tokens, spent two ways")
+    added += ("At equal measured time", "What ARR-COC lost")
+    assert "promised" not in users
     sections = {part.partition("\n")[0]: part.strip() for part in own.split("\n## ")}
     assert [part.strip() for part in users.split("\n## ")] == [
         part for head, part in sections.items() if head not in (*added, "What made each file")
@@ -568,14 +571,14 @@ def test_the_gallery_shows_what_the_samples_say(tiny_field, tmp_path):
         best = np.max([chance, *(answers.scores[name.format(keep)] for name in others)], axis=0)
         lost += int((best - answers.scores[f"arr_coc sparse {keep}"] >= 0.5).sum())
     assert lost, "at 2 of 36 tokens something is lost"
-    assert run(["report", "--results", str(tiny_field), "--out", str(tmp_path), "--failures", "2"]) == 0
+    assert own_report(["--results", str(tiny_field), "--out", str(tmp_path), "--failures", "2"]) == 0
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     counts = [line.split("|")[2] for line in text.splitlines() if line.startswith("| scenes, 192 px: ")]
     assert sum(int(count) for count in counts if count.strip().isdigit()) == lost
     assert sorted(path.name for path in tmp_path.glob("failure-*")) == [
         f"failure-0{number}-{name}.jpg" for number in (1, 2) for name in ("kept", "scene")
     ]
-    assert run(["report", "--results", str(tiny_field), "--out", str(tmp_path), "--failures", "0"]) == 0
+    assert own_report(["--results", str(tiny_field), "--out", str(tmp_path), "--failures", "0"]) == 0
     assert not list(tmp_path.glob("failure-*")), "those of the earlier page are gone"
     assert "What ARR-COC lost" not in (tmp_path / "report.md").read_text(encoding="utf-8")
 
@@ -585,7 +588,7 @@ def test_without_samples_a_part_is_asked_again(tiny_field, tmp_path, monkeypatch
     bare = tmp_path / "results"
     bare.mkdir()
     (bare / FIELD).write_bytes((tiny_field / FIELD).read_bytes())
-    assert run(["report", "--results", str(bare), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert own_report(["--results", str(bare), "--out", str(tmp_path / "out"), "--quiet"]) == 0
     _, text = check_pages(tmp_path / "out")
     assert "6 questions, asked again of mini" in text
     assert "`field.scenes-192.jsonl` is not here" in text
@@ -598,7 +601,7 @@ def test_samples_of_another_run_are_not_used(tiny_field, tmp_path):
     document["runs"]["field.scenes-192"]["model"] = "other"
     (tmp_path / FIELD).write_text(json.dumps(document))
     (tmp_path / "field.scenes-192.jsonl").write_bytes((tiny_field / "field.scenes-192.jsonl").read_bytes())
-    assert run(["report", "--results", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert own_report(["--results", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet"]) == 0
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "belongs to another run than the table" in text
     assert "the answers or the images are not here" in text

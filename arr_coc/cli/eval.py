@@ -13,7 +13,7 @@ import typer
 from arr_coc.cli import typed
 from arr_coc.cli.terminal import begin_long_run, teller
 
-FIELD_OUT, EQUAL_OUT = Path("out/field.json"), Path("out/equal-tokens.json")
+FIELD_OUT = Path("out/field.json")
 RESULTS, PAGES = Path("results"), Path("docs/report")
 
 
@@ -42,16 +42,14 @@ def evaluate(
         str | None, typer.Option(help="Of files: exact, anls, relaxed, vqa; what their kind is scored by if left out.")
     ] = None,
     equal_tokens: Annotated[
-        bool, typer.Option("--equal-tokens", help="256 tokens spent two ways: all of 512 px, or chosen from 1024 px.")
+        bool, typer.Option("--equal-tokens", help="Moved: python -m studies.equal_tokens, in a checkout.")
     ] = False,
     engine: Annotated[str, typer.Option(help="auto, or plain: every method through ARRCOCQwen's own path.")] = "auto",
     device: typed.Device = None,
     dtype: Annotated[
         str, typer.Option(help="float32 (the fast engine), or auto, bfloat16, float16 for large models.")
     ] = "float32",
-    out: Annotated[
-        Path | None, typer.Option(help=f"Report; samples lie beside it. {FIELD_OUT} or {EQUAL_OUT} if left out.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help=f"Report; samples lie beside it. {FIELD_OUT} if left out.")] = None,
     quiet: typed.Quiet = False,
     offline: typed.Offline = False,
 ) -> None:
@@ -60,22 +58,18 @@ def evaluate(
     arr-coc eval --questions 500
 
     arr-coc eval --selector arr_coc --selector divprune --keep 0.25 --questions 100 --out out/eval.json
-
-    arr-coc eval --equal-tokens --questions 1000
     """
     from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
-    from arr_coc.evaluation.field.main import equal_tokens as equal
 
+    if equal_tokens:
+        raise ValueError("the equal-token test is run in a checkout of the project: python -m studies.equal_tokens")
     begin_long_run(quiet)
     keeps = [typed.parse_keep(one) for one in keep or ()]
     lists = {"datasets": data, "selectors": selector, "keeps": keeps, "encodings": encoding, "sides": side}
     given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
     single: dict[str, Any] = {"model": model, "questions": questions, "seed": seed, "metric": metric, "dtype": dtype}
-    place = out or (EQUAL_OUT if equal_tokens else FIELD_OUT)
-    options = FieldOptions(engine=engine, device=device, bar=not quiet, out=place, **single, **given)
-    if equal_tokens and given:
-        raise ValueError(f"--equal-tokens settles the {', '.join(given)}: leave them out")
-    typer.echo(json.dumps((equal if equal_tokens else evaluate_field)(options, teller(quiet))))
+    options = FieldOptions(engine=engine, device=device, bar=not quiet, out=out or FIELD_OUT, **single, **given)
+    typer.echo(json.dumps(evaluate_field(options, teller(quiet))))
 
 
 def bench(
@@ -99,7 +93,7 @@ def bench(
     decode: Annotated[int, typer.Option(min=0, help="Tokens after the first whose time is taken, at batch 1.")] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Runs whose median is taken.")] = 10,
     promised: Annotated[
-        bool, typer.Option("--promised", help="The rows that the project's figures rest on, instead of the above.")
+        bool, typer.Option("--promised", help="Moved: python -m studies.speed.bench --promised, in a checkout.")
     ] = False,
     device: typed.Device = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
@@ -122,9 +116,11 @@ def bench(
     from arr_coc.evaluation.bench.cases import ENCODINGS, MODES, SHAPE
     from arr_coc.evaluation.bench.main import bench as run
 
+    if promised:
+        raise ValueError("the project's own rows are measured in a checkout: python -m studies.speed.bench --promised")
     begin_long_run(quiet)
     what = {"sides": side or [1024], "batches": batch or [1], "kept": kept or [200], "sights": sight or ["stem"]}
-    how = {"text": text, "decode": decode, "repeats": repeats, "promised": promised, "device": device, "dtype": dtype}
+    how = {"text": text, "decode": decode, "repeats": repeats, "device": device, "dtype": dtype}
     where = {"out": out, "append": append, "plot": plot, "profile": profile, "fit": fit}
     subject = {"model": model if shape is None else SHAPE + shape, "encodings": encoding or ENCODINGS}
     options = SimpleNamespace(**subject, modes=mode or MODES[:2], **what, **how, **where)
@@ -134,17 +130,20 @@ def bench(
 def report(
     results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where field.json and its like lie.")] = RESULTS,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="For the pages and their pictures.")] = PAGES,
-    failures: Annotated[int, typer.Option(min=0, help="Lost questions that are shown; 0 leaves them out.")] = 12,
+    failures: Annotated[int, typer.Option(min=0, help="Moved: python -m studies.report, in a checkout.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the paths of the pages.")] = False,
 ) -> None:
-    """Write one page about all results: plots, tables, who beats whom, lost questions; HTML and Markdown.
+    """Write one page about all results: plots, tables, who beats whom; HTML and Markdown.
 
     arr-coc report
 
-    arr-coc report --results out --out out/report --failures 24
+    arr-coc report --results out --out out/report
     """
     from arr_coc.evaluation.report.main import ReportOptions, write_report
-    from arr_coc.viewing import kept_overlay
 
-    for path in write_report(ReportOptions(results, out, failures), kept_overlay, teller(quiet)):
+    if failures:
+        raise ValueError(
+            "lost questions are shown by the project's own report, in a checkout: python -m studies.report"
+        )
+    for path in write_report(ReportOptions(results, out), teller(quiet)):
         typer.echo(path)

@@ -22,10 +22,9 @@ def load(
     """
     import torch
 
-    from arr_coc.evaluation.field.methods import settings_of
     from arr_coc.qwen import ARRCOCQwen
     from arr_coc.qwen.loading import EMBEDDED, ModelNotFound
-    from arr_coc.selectors import make_selector
+    from arr_coc.selectors import make_selector, settings_of
 
     name, settings = settings_of(selector)
     refuse_plain(name)
@@ -50,18 +49,18 @@ def load(
 
 def chosen_selector(loaded: "ARRCOCQwen", spec: str, seed: int) -> "Selector":
     """A selector by its name and settings."""
-    from arr_coc.evaluation.field.methods import build, settings_of
+    from arr_coc.selectors import read_selector, settings_of
 
     refuse_plain(settings_of(spec)[0])
     spec = f"random:seed={seed}" if spec == "random" else spec
-    selector = build(loaded, [spec])[spec]
+    selector = read_selector(spec, loaded.config, loaded.layer).to(loaded.device).eval()
     refuse_told(spec, selector)
     return selector
 
 
 def refuse_plain(name: str) -> None:
     """The model itself is no selector, though it stands beside them in comparisons."""
-    from arr_coc.evaluation.field.methods import PLAIN
+    from arr_coc.selectors import PLAIN
 
     if name == PLAIN:
         raise ValueError("selector 'plain' chooses nothing: give --keep 1.0 for the plain model")

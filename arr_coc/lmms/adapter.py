@@ -11,10 +11,10 @@ from lmms_eval.api.task import ConfigurableMessagesTask
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from arr_coc.evaluation.field.methods import build
 from arr_coc.lmms.documents import METRICS, mean_score, scene_documents
 from arr_coc.lmms.requests import Options, Reply, answer_chats, cut_at, read_chat, read_generation, read_options
 from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.selectors import read_selector
 
 
 def load(options: Options) -> ARRCOCQwen:
@@ -22,7 +22,7 @@ def load(options: Options) -> ARRCOCQwen:
     how = {name: getattr(options, name) for name in ("keep", "encoding", "device", "dtype")}
     owner = ARRCOCQwen.from_pretrained(options.pretrained, fast=False, break_even=0, **how)
     if options.selector != "auto":
-        owner.selector = build(owner, [options.selector])[options.selector]
+        owner.selector = read_selector(options.selector, owner.config, owner.layer).to(owner.device).eval()
     if owner.selector.reads_evidence:
         raise ValueError(f"selector {options.selector!r} is told the answer's place, which lmms-eval does not do")
     return owner

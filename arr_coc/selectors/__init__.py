@@ -1,6 +1,16 @@
 """Ways to choose visual tokens, behind one interface, by name."""
 
-from arr_coc.selectors.base import SELECTORS, Selector, View, equivalent_tokens, make_selector, register
+from arr_coc.selectors.base import (
+    PLAIN,
+    SELECTORS,
+    Selector,
+    View,
+    equivalent_tokens,
+    make_selector,
+    read_selector,
+    register,
+    settings_of,
+)
 from arr_coc.selectors.controls import (
     DownsamplingSelector,
     EvenGridSelector,
@@ -18,6 +28,7 @@ from arr_coc.selectors.learned import ARRCOCSelector
 from arr_coc.selectors.training_free import TrainingFreeSelector
 
 __all__ = [
+    "PLAIN",
     "SELECTORS",
     "ARRCOCSelector",
     "CDPrunerSelector",
@@ -38,5 +49,7 @@ __all__ = [
     "VisionZipSelector",
     "equivalent_tokens",
     "make_selector",
+    "read_selector",
     "register",
+    "settings_of",
 ]

@@ -108,6 +108,7 @@ def equivalent_tokens(kept: int, total: int, layers: int, full_layers: int) -> f
 
 
 SelectorFactory = Callable[..., Selector]
+PLAIN = "plain"  # the model itself: no selector, though it stands beside them in comparisons
 SELECTORS: dict[str, SelectorFactory] = {}
 
 
@@ -136,3 +137,32 @@ def make_selector(name: str, config: ARRCOCConfig, layer: ARRCOCLayer, **setting
         if setting not in known:
             raise ValueError(f"selector {name!r} has no setting {setting!r}: it has {', '.join(known) or 'none'}")
     return SELECTORS[name](config, layer, **settings)
+
+
+def settings_of(spec: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings of a selector that is written as NAME or NAME:KEY=VALUE,...: numbers become numbers."""
+    name, _, rest = spec.partition(":")
+    settings: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key or not value:
+            raise ValueError(f"selector {spec!r}: write settings as NAME:KEY=VALUE,KEY=VALUE")
+        settings[key] = _value(value)
+    return name, settings
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def read_selector(spec: str, config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
+    """The selector that a text asks for; ARR-COC's own must have been trained."""
+    name, settings = settings_of(spec)
+    if name == "arr_coc" and not config.trained:
+        raise ValueError("selector 'arr_coc' is not trained on this model: give a folder with a trained adapter")
+    return make_selector(name, config, layer, **settings)

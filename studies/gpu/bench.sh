@@ -3,7 +3,7 @@
 # questions, the bench of the Qwen3-VL-2B shape, and 1,000 asks in a row. Rows are written as they are measured.
 # Needs carry/ from studies/gpu/build_carry.sh. Further arguments go to the bench.
 #
-#   studies/gpu/bench.sh OUT [options of arr_coc.evaluation.bench.main]
+#   studies/gpu/bench.sh OUT [options of studies.speed.bench]
 set -uo pipefail
 out=$1
 shift
@@ -14,7 +14,7 @@ mkdir -p "$out"
 
 status=0
 timeout 60 python3 -m studies.speed.equality --questions 100 --out "$out/fast-equality.json" || status=$?
-timeout 120 python3 -m arr_coc.evaluation.bench.main --model shape:qwen3-vl-2b --promised --fit \
+timeout 120 python3 -m studies.speed.bench --model shape:qwen3-vl-2b --promised --fit \
     --out "$out/speed-gpu.json" "$@" > "$out/speed-gpu.stdout" || status=$?
 timeout 50 python3 -m studies.speed.ask --side 1024 --repeats 5 --soak 1000 --out "$out/speed-gpu-ask.json" \
     > "$out/speed-gpu-ask.stdout" || status=$?

@@ -28,9 +28,10 @@ from arr_coc.evaluation.field.main import (
     evaluate_field,
     samples_path,
 )
-from arr_coc.evaluation.field.methods import FIELD, PLAIN, REFERENCE, Method
+from arr_coc.evaluation.field.methods import FIELD, REFERENCE, Method
 from arr_coc.evaluation.field.run import Samples
 from arr_coc.files import read_json_object, write_json
+from arr_coc.selectors import PLAIN
 
 SLOW = ("fastv",)  # answered one batch of whole sequences at a time: a process for each budget
 BASE_DIGITS = 16  # of "weights": the model's own come first, then the adapter's

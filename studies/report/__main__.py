@@ -9,18 +9,26 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.report.main import ReportOptions, Section, write_report
 from arr_coc.viewing import kept_overlay
+from studies.report.equal_time import equal_time_blocks
+from studies.report.losses import loss_blocks
 from studies.report.sections import equal_token_blocks, lead_blocks
 from studies.report.sources import FILES, source_blocks
 from studies.report.verdicts import verdict_blocks
 
-SECTIONS = (
-    Section("opening", verdict_blocks),
-    Section("plots", lead_blocks),
-    Section("tables", equal_token_blocks),
-    Section("losses", source_blocks),
-)
+
+def sections(failures: int, say: Say) -> tuple[Section, ...]:
+    """What we add to the page; `failures` lost questions are shown."""
+    return (
+        Section("opening", verdict_blocks),
+        Section("plots", lead_blocks),
+        Section("tables", equal_token_blocks),
+        Section("comparisons", equal_time_blocks),
+        Section("comparisons", lambda measured: loss_blocks(measured, failures, kept_overlay, say)),
+        Section("comparisons", source_blocks),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line, file=sys.stderr)
 
     try:
-        options = ReportOptions(given.results, given.out, given.failures)
-        for path in write_report(options, kept_overlay, say, SECTIONS, FILES):
+        options = ReportOptions(given.results, given.out)
+        for path in write_report(options, say, sections(given.failures, say), FILES):
             print(path)
     except ValueError as error:
         print(error, file=sys.stderr)

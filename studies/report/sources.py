@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arr_coc.evaluation.field.main import KEEPS
-from arr_coc.evaluation.field.methods import ENCODINGS, PLAIN
+from arr_coc.evaluation.field.methods import ENCODINGS
 from arr_coc.evaluation.field.methods import FIELD as METHODS
 from arr_coc.evaluation.report import results as product
 from arr_coc.evaluation.report.pages import MISSING, NONE, Block, Cell, Heading, Table
 from arr_coc.evaluation.report.results import FIELD, RIVAL, KnownFile, Measured, Results
+from arr_coc.selectors import PLAIN
 
 EQUAL, MINI, SELECTOR = "equal-tokens.json", "mini.json", "selector.json"
 GPU, CPU = "speed-gpu.json", "speed-cpu.json"
@@ -18,12 +19,14 @@ NOTES = "field-notes.md"  # what people make of the field's figures, by paragrap
 _SPEED_ROWS = ("side", "batch", "kept", "encoding", "mode", "select_ms", "ttft_ms", "peak_mb")
 FILES = product.FILES | {
     EQUAL: KnownFile(
-        "arr-coc eval --equal-tokens --out results/equal-tokens.json",
+        "python -m studies.equal_tokens --out results/equal-tokens.json",
         ("selector", "encoding", "keep", "n", "accuracy", "ci95", "tokens"),
     ),
     MINI: KnownFile("python -m studies.mini.evaluation --out results/mini.json"),
     SELECTOR: KnownFile("python -m studies.selector.main --out results/selector.json"),
-    GPU: KnownFile("arr-coc bench --shape qwen3-vl-2b --promised --out results/speed-gpu.json", _SPEED_ROWS),
+    GPU: KnownFile(
+        "python -m studies.speed.bench --model shape:qwen3-vl-2b --promised --out results/speed-gpu.json", _SPEED_ROWS
+    ),
     CPU: KnownFile("python -m studies.speed.ask --device cpu --out results/speed-cpu.json", _SPEED_ROWS),
 }
 

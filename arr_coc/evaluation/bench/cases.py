@@ -127,21 +127,3 @@ def make_inputs(stock: Any, case: Case, text: int, seed: int = 0) -> dict[str, T
         "image_grid_thw": torch.tensor([[1, patches, patches]] * case.batch),
     }
     return {name: tensor.to(stock.device) for name, tensor in inputs.items()}
-
-
-def promised_cases(kept: int = 200, decode: int = 32) -> list[Case]:
-    """The rows that the project's figures rest on, the most telling first, so that a run that is cut off has them."""
-    cases = []
-    for side, batch in ((1024, 1), (1024, 8), (2048, 1), (2048, 4)):
-        steps = decode if (side, batch) == (1024, 1) else 0
-        cases += [Case(side, batch, kept, "dense", "graphs", decode=steps)]
-        cases += [Case(side, batch, kept, "sparse", "graphs", sight, decode=steps) for sight in ("stem", "glance")]
-        cases += [Case(side, batch, kept, "sparse", "compiled")] if side == 1024 else []
-        cases += [Case(side, batch, kept, "dense", "eager", decode=steps, repeats=5)] if batch == 1 else []
-        cases += [Case(side, batch, kept, "after-vit", "graphs")]
-    cases += [Case(1024, 1, kept, "sparse", "eager"), Case(2048, 1, kept, "sparse", "eager")]
-    cases += [Case(1024, 1, other, way, "graphs") for other in (64, 400) for way in ("sparse", "after-vit")]
-    # How it grows: the sides between and beyond.
-    cases += [Case(side, 1, kept, "sparse", "graphs") for side in (512, 768, 4096)]
-    cases += [Case(side, 1, kept, "dense", "graphs", repeats=3 if side > 2048 else 10) for side in (512, 768, 4096)]
-    return cases

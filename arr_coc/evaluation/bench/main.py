@@ -1,16 +1,12 @@
 """The bench: all tokens, after the ViT, sparse; plain and over graphs; any image size, batch and budget.
 
-python -m arr_coc.evaluation.bench.main --model shape:qwen3-vl-2b --sides 1024 2048 --batches 1 --kept 200
-
-A table goes to stderr, one JSON document to stdout as its last line. Rows are written as they are measured, so that
+Rows are written as they are measured, so that
 little is lost when a run is cut off.
 """
 
-import argparse
 import itertools
 import json
 import platform
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -19,15 +15,7 @@ from typing import Any
 
 import torch
 
-from arr_coc.evaluation.bench.cases import (
-    ENCODINGS,
-    MODES,
-    Case,
-    Subject,
-    load_subject,
-    make_inputs,
-    promised_cases,
-)
+from arr_coc.evaluation.bench.cases import ENCODINGS, MODES, Case, Subject, load_subject, make_inputs
 from arr_coc.evaluation.bench.measure import measure, way_of
 from arr_coc.evaluation.bench.report import Row, document, fit_table, save_plots, table
 from arr_coc.files import write_json
@@ -124,43 +112,16 @@ def read_rows(path: Path) -> list[Row]:
     return list(json.loads(path.read_text())["rows"]) if path.is_file() else []
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m arr_coc.evaluation.bench.main", description=__doc__)
-    parser.add_argument("--model", default="mini", help="mini, a folder, a hub id, or shape:qwen3-vl-2b")
-    parser.add_argument("--sides", type=int, nargs="+", default=[1024], help="px of square images")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1])
-    parser.add_argument("--kept", type=int, nargs="+", default=[200], help="visual tokens kept of each image")
-    parser.add_argument("--encodings", nargs="+", default=list(ENCODINGS), choices=ENCODINGS)
-    parser.add_argument("--modes", nargs="+", default=list(MODES[:2]), choices=MODES)
-    parser.add_argument("--sights", nargs="+", default=["stem"], choices=["textures", "stem", "glance"])
-    parser.add_argument("--text", type=int, default=50, help="text tokens")
-    parser.add_argument("--decode", type=int, default=0, help="tokens after the first whose time is taken, at batch 1")
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--promised", action="store_true", help="the rows that the project's figures rest on, instead")
-    parser.add_argument("--device")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument(
-        "--out", type=Path, help="file for the results; out/speed-gpu.json or out/speed-cpu.json if left out"
-    )
-    parser.add_argument("--append", action="store_true", help="keep the rows that are in the file already")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write pictures there")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="write a trace of the last case there")
-    parser.add_argument("--fit", action="store_true", help="say what fits cards of 16, 24 and 32 GB")
-    return parser.parse_args(arguments)
-
-
 def cases_of(options: Any) -> list[Case]:
-    """The rows asked for: every combination of the options, or those that the figures rest on."""
-    if options.promised:
-        return promised_cases()
+    """Every combination of what was asked for."""
     return grid_of_cases(**{name: getattr(options, name) for name in GRID})
 
 
-def bench(options: Any, say: Say) -> Row:
-    """Run all that was asked for and return the document."""
+def bench(options: Any, say: Say, cases: Sequence[Case] = ()) -> Row:
+    """Run all that was asked for and return the document; `cases` are measured instead where they are given."""
     if options.text < 4:
         raise ValueError(f"{options.text} text tokens: give 4 or more")
-    cases = cases_of(options)
+    cases = cases or cases_of(options)
     sights = tuple(dict.fromkeys(case.sight for case in cases))
     subject = load_subject(options.model, options.device, options.dtype, sights)
     on_gpu = torch.device(subject.stock.device).type == "cuda"
@@ -175,12 +136,3 @@ def bench(options: Any, say: Say) -> Row:
     if options.profile:
         write_trace(subject, cases[-1], options.text, options.profile)
     return document(rows, about(subject))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    made = bench(parse(arguments), lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(made))
-
-
-if __name__ == "__main__":
-    main()

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from arr_coc.config import tokens_to_keep
 from arr_coc.evaluation.field.batch import Batch
-from arr_coc.evaluation.field.looking import Looked, Outcome, dense_features, judge, pixels_of
-from arr_coc.evaluation.field.methods import PLAIN, Method
+from arr_coc.evaluation.field.looking import KnownBatch, Outcome, dense_features, judge, pixels_of
+from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen import vision
 from arr_coc.qwen.batched.forward import (
     GridTables,
@@ -31,7 +31,7 @@ from arr_coc.qwen.batched.forward import (
 )
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Allocation
-from arr_coc.selectors import Selector, Taken
+from arr_coc.selectors import PLAIN, Selector, Taken
 from arr_coc.timing import Stopwatch
 
 
@@ -47,7 +47,7 @@ class FastEngine:
         return method.name == PLAIN or not self.selectors[method.selector].full_layers(3)
 
     @torch.no_grad()
-    def run(self, looked: Looked, method: Method) -> Outcome:
+    def run(self, looked: KnownBatch, method: Method) -> Outcome:
         """Choose, encode, answer."""
         stopwatch = Stopwatch(self.owner.device)
         if method.name == PLAIN:
@@ -63,7 +63,7 @@ class FastEngine:
 
     # ---------------------------------------------------------------- choosing
 
-    def _choose(self, looked: Looked, method: Method, stopwatch: Stopwatch) -> tuple[Allocation, float]:
+    def _choose(self, looked: KnownBatch, method: Method, stopwatch: Stopwatch) -> tuple[Allocation, float]:
         batch, selector = looked.batch, self.selectors[method.selector]
         if method.selector not in looked.judgements:
             looked.judgements[method.selector] = judge(self.owner, looked, selector)
@@ -84,7 +84,12 @@ class FastEngine:
     # ---------------------------------------------------------------- encoding
 
     def _see(
-        self, looked: Looked, method: Method, allocation: Allocation | None, kept: list[list[int]], stopwatch: Stopwatch
+        self,
+        looked: KnownBatch,
+        method: Method,
+        allocation: Allocation | None,
+        kept: list[list[int]],
+        stopwatch: Stopwatch,
     ) -> tuple[Seen, Tensor, float]:
         """The visual tokens of each different choice, the choice of each row, and ms of the ViT per question."""
         batch, device = looked.batch, self.owner.device
@@ -119,7 +124,7 @@ class FastEngine:
         return seen, unique, vision_ms
 
     def _see_small(
-        self, looked: Looked, small: tuple[int, int], image_U: Tensor, stopwatch: Stopwatch
+        self, looked: KnownBatch, small: tuple[int, int], image_U: Tensor, stopwatch: Stopwatch
     ) -> tuple[Seen, float]:
         """The images made smaller, all of their tokens; images come before questions, so U is B."""
         pixels_B3hw, batch, geometry = pixels_of(self.owner, looked), looked.batch, self.owner.geometry

@@ -31,7 +31,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Looked:
+class KnownBatch:
     """What is known of a batch so far, filled when a method first asks for it."""
 
     batch: Batch
@@ -45,7 +45,7 @@ class Looked:
     judgements: dict[str, tuple[Judgement, float]] = field(default_factory=dict)  # with ms per question
 
 
-def dense_features(owner: ARRCOCQwen, looked: Looked) -> Any:
+def dense_features(owner: ARRCOCQwen, looked: KnownBatch) -> Any:
     """The stock ViT over every image, once for all dense methods."""
     if looked.features is None:
         batch, stopwatch = looked.batch, Stopwatch(owner.device)
@@ -57,7 +57,7 @@ def dense_features(owner: ARRCOCQwen, looked: Looked) -> Any:
     return looked.features
 
 
-def pixels_of(owner: ARRCOCQwen, looked: Looked) -> Tensor:
+def pixels_of(owner: ARRCOCQwen, looked: KnownBatch) -> Tensor:
     """The pixels of every image, rebuilt once from their patches."""
     if looked.pixels is None:
         batch, stopwatch = looked.batch, Stopwatch(owner.device)
@@ -68,7 +68,7 @@ def pixels_of(owner: ARRCOCQwen, looked: Looked) -> Tensor:
     return looked.pixels
 
 
-def judge(owner: ARRCOCQwen, looked: Looked, selector: Selector) -> tuple[Judgement, float]:
+def judge(owner: ARRCOCQwen, looked: KnownBatch, selector: Selector) -> tuple[Judgement, float]:
     """The judgement of all rows as the product makes it, and what it took per question in ms."""
     batch, looker = looked.batch, replace(owner.looker(), selector=selector)
     if looked.question is None:

@@ -2,26 +2,21 @@
 
 The report (`field.json`) holds `rows`, one per dataset, size, selector, encoding and budget; beside it, per dataset and
 size, a file of samples with a line per answer. Rows of other datasets and sizes that are in the file stay.
-
-The equal-token test spends 256 visual tokens in two ways on the same scene, drawn at 1024 px with small text and many
-things (the hard variants). The plain model gets it at 512 px, which is 256 tokens: the drawn image made smaller by
-`downsampling`, every token kept. ARR-COC gets the drawn image and chooses 256 of its 1,024 tokens. The plain model with
-all 1,024, and the oracle, are there for scale.
 """
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from arr_coc.config import Keep
-from arr_coc.evaluation.field.data import MANY, SMALL_TEXT, Picture, Record, ids_of, read_pictures, scene_pictures
+from arr_coc.evaluation.field.data import Picture, ids_of, read_pictures
 from arr_coc.evaluation.field.engine import FastEngine
-from arr_coc.evaluation.field.methods import FIELD, ORACLE, PLAIN, REFERENCE, Method, build, plan
+from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
 from arr_coc.evaluation.field.plain import PlainEngine
 from arr_coc.evaluation.field.run import Engine, Samples, run_field
 from arr_coc.evaluation.field.table import (
@@ -32,19 +27,15 @@ from arr_coc.evaluation.field.table import (
     check_counts,
     check_paired,
     check_prompts,
-    sample_of,
 )
-from arr_coc.evaluation.statistics import Figure, difference_of, flip_p
 from arr_coc.files import fingerprint, read_json_object, write_json
 from arr_coc.qwen.loading import find_adapter, resolve
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.selectors import Selector
+from arr_coc.selectors import PLAIN, Selector
 
 Say = Callable[[str], None]
 KEEPS: dict[int, tuple[Keep, ...]] = {512: (0.5, 0.25, 0.1, 0.06), 1024: (64, 128, 256, 400)}  # by the side in px
 CELLS_AT_ONCE = {"cuda": 262_144, "cpu": 12_288}  # cells of all questions of a batch: bounds the memory
-EQUAL, EQUAL_SIDE, EQUAL_TOKENS = "equal-tokens", 1024, 256
-SMALLER = "downsampling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,53 +153,6 @@ def evaluate_field(options: FieldOptions, say: Say) -> dict[str, Any]:
             report["seconds"] = round(time.perf_counter() - started, 1)
             write_json(options.out, report)
     return report
-
-
-def equal_tokens(options: FieldOptions, say: Say, side: int = EQUAL_SIDE, tokens: int = EQUAL_TOKENS) -> dict[str, Any]:
-    """The report, also written to `options.out`: rows of all methods, and what ARR-COC gains over the plain model."""
-    started = time.perf_counter()
-    bench = Bench(replace(options, selectors=(REFERENCE, ORACLE, SMALLER, PLAIN)))
-    smaller = Method(SMALLER, "dense", tokens)
-    chosen = [Method(*way, tokens) for way in ((REFERENCE, "sparse"), (ORACLE, "sparse"), (REFERENCE, "dense"))]
-    methods = [*chosen, smaller, Method(PLAIN, "dense", 1.0)]
-    pictures = scene_pictures(options.questions, side, options.seed, "hard")
-    samples = Samples(samples_path(options.out, EQUAL, side), bench.about(EQUAL, side))
-    rows = bench.rows(pictures, methods, samples, {"dataset": EQUAL, "side": side})
-    for row in rows.values():
-        say(describe(row))
-    questions = [question for question, _, _ in ids_of(pictures)]
-    records = {method: [samples.records[method.key][question] for question in questions] for method in methods}
-    gains = {
-        f"{method.selector} {method.encoding}": gains_over(records, method, smaller)
-        for method in methods
-        if method != smaller
-    }
-    for way, gain in gains.items():
-        say(f"{way} over the plain model at {side // 2} px: " + ", ".join(f"{k} {_points(g)}" for k, g in gain.items()))
-    report: dict[str, Any] = {"rows": list(rows.values()), "gains": gains, "runs": {EQUAL: samples.about}}
-    report["seconds"] = round(time.perf_counter() - started, 1)
-    write_json(options.out, report)
-    return report
-
-
-def gains_over(records: Mapping[Method, Sequence[Record]], method: Method, plain: Method) -> dict[str, Figure]:
-    """Accuracy of a method less that of the plain model, over all questions and over each group; p is two-sided."""
-    found: dict[str, Figure] = {}
-    for group in ("overall", SMALL_TEXT, MANY):
-        mine, theirs = (
-            sample_of([r for r in records[one] if group == "overall" or group in r["groups"]], "score")
-            for one in (method, plain)
-        )
-        p = flip_p((mine.values - theirs.values)[:, None], mine.images)[0] if len(mine) else None
-        found[group] = difference_of(mine, theirs) | {"p": None if p is None else round(float(p), 6)}
-    return found
-
-
-def _points(figure: Figure) -> str:
-    if figure["mean"] is None:
-        return "no questions"
-    low, high = figure["ci95"]
-    return f"{100 * figure['mean']:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}, n {figure['n']})"
 
 
 def samples_path(out: Path, dataset: str, side: int | None) -> Path:

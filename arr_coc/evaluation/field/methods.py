@@ -7,13 +7,12 @@ plain                    the unmodified model with every token: no choice, keep 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from arr_coc.config import Keep, check_keep
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.selectors import Selector, make_selector
+from arr_coc.selectors import PLAIN, Selector, read_selector, settings_of
 
-PLAIN, REFERENCE, ORACLE = "plain", "arr_coc", "oracle"
+REFERENCE, ORACLE = "arr_coc", "oracle"
 TRAINED = frozenset({REFERENCE, "rival"})  # all others are training-free
 ENCODINGS = ("sparse", "dense")
 FIELD = (
@@ -45,38 +44,10 @@ class Method:
         return self.name in TRAINED
 
 
-def settings_of(spec: str) -> tuple[str, dict[str, Any]]:
-    """Name and settings of a selector as it is written: numbers become numbers."""
-    name, _, rest = spec.partition(":")
-    settings: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals or not key or not value:
-            raise ValueError(f"selector {spec!r}: write settings as NAME:KEY=VALUE,KEY=VALUE")
-        settings[key] = _value(value)
-    return name, settings
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def build(owner: ARRCOCQwen, specs: Iterable[str]) -> dict[str, Selector]:
     """The selectors by the texts that ask for them, on the model's device; "plain" needs none."""
-    made: dict[str, Selector] = {}
-    for spec in specs:
-        name, settings = settings_of(spec)
-        if name == PLAIN:
-            continue
-        if name == REFERENCE and not owner.config.trained:
-            raise ValueError("selector 'arr_coc' is not trained on this model: give a folder with a trained adapter")
-        made[spec] = make_selector(name, owner.config, owner.layer, **settings).to(owner.device).eval()
-    return made
+    named = (spec for spec in specs if settings_of(spec)[0] != PLAIN)
+    return {spec: read_selector(spec, owner.config, owner.layer).to(owner.device).eval() for spec in named}
 
 
 def plan(selectors: dict[str, Selector], keeps: Sequence[Keep], encodings: Sequence[str], plain: bool) -> list[Method]:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from arr_coc.evaluation.field.batch import Batch
-from arr_coc.evaluation.field.looking import Looked, Outcome, dense_features
-from arr_coc.evaluation.field.methods import PLAIN, Method
+from arr_coc.evaluation.field.looking import KnownBatch, Outcome, dense_features
+from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen.eager import Prepared
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.selectors import Selector
+from arr_coc.selectors import PLAIN, Selector
 
 NOT_CHOOSING = ("vision", "first layers")
 
@@ -45,7 +45,7 @@ class PlainEngine:
         self.owner, self.selectors, self.most_tokens = owner, selectors, most_tokens
 
     @torch.no_grad()
-    def run(self, looked: Looked, method: Method) -> Outcome:
+    def run(self, looked: KnownBatch, method: Method) -> Outcome:
         """Choose, encode, answer."""
         batch, owner = looked.batch, self.owner
         prepared, vision_ms = self._prepare(looked, method)
@@ -77,7 +77,7 @@ class PlainEngine:
             time_ms,
         )
 
-    def _prepare(self, looked: Looked, method: Method) -> tuple[Prepared, float]:
+    def _prepare(self, looked: KnownBatch, method: Method) -> tuple[Prepared, float]:
         """Inputs of the language model, and ms of vision that is not on their stopwatch."""
         owner, batch = self.owner, looked.batch
         plain = method.name == PLAIN

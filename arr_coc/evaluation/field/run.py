@@ -15,7 +15,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from arr_coc.evaluation.field.batch import Batch, make_batch, prompt_digest
 from arr_coc.evaluation.field.data import Picture, Record, batches, found_evidence, ids_of, score
-from arr_coc.evaluation.field.looking import Looked, Outcome
+from arr_coc.evaluation.field.looking import KnownBatch, Outcome
 from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen.model import ARRCOCQwen
 
@@ -23,7 +23,7 @@ from arr_coc.qwen.model import ARRCOCQwen
 class Engine(Protocol):
     """Answers a batch with a method."""
 
-    def run(self, looked: Looked, method: Method) -> Outcome: ...
+    def run(self, looked: KnownBatch, method: Method) -> Outcome: ...
 
 
 class Samples:
@@ -98,7 +98,7 @@ def run_field(
             if waiting and not warm:
                 _warm_up(owner, part, waiting, engine_of)
                 warm = True
-            looked = Looked(make_batch(owner, part)) if waiting else None
+            looked = KnownBatch(make_batch(owner, part)) if waiting else None
             for method in waiting:
                 assert looked is not None
                 samples.add(_unit(owner, looked, method, engine_of(method)))
@@ -110,12 +110,12 @@ def _warm_up(
 ) -> None:
     """One question for every selector and encoding, not counted: the first call of anything is slow."""
     first = {(method.selector, method.encoding): method for method in reversed(methods)}
-    looked = Looked(make_batch(owner, [replace(part[0], queries=part[0].queries[:1])]))
+    looked = KnownBatch(make_batch(owner, [replace(part[0], queries=part[0].queries[:1])]))
     for method in first.values():
         engine_of(method).run(looked, method)
 
 
-def _unit(owner: ARRCOCQwen, looked: Looked, method: Method, engine: Engine) -> list[Record]:
+def _unit(owner: ARRCOCQwen, looked: KnownBatch, method: Method, engine: Engine) -> list[Record]:
     """The lines of one method on one batch."""
     on_gpu = owner.device.type == "cuda"
     if on_gpu:

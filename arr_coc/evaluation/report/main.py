@@ -13,7 +13,6 @@ from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.field.methods import REFERENCE
 from arr_coc.evaluation.field.table import PARTS
 from arr_coc.evaluation.report.compare import at_budget, compared_blocks
-from arr_coc.evaluation.report.losses import Overlay, loss_blocks
 from arr_coc.evaluation.report.pages import (
     BAD,
     EVEN,
@@ -59,16 +58,15 @@ GROUPS = {"hard": "hard scenes", "plain": "plain scenes", SMALL_TEXT: SMALL_TEXT
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """From where, to where, and how many failures are shown."""
+    """From where, to where."""
 
     results: Path = Path("results")
     out: Path = Path("docs/report")
-    failures: int = 12  # 0 leaves the gallery out
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What somebody adds to the page, after one of its own parts: opening, plots, tables, comparisons or losses."""
+    """What somebody adds to the page, after one of its own parts: opening, plots, tables or comparisons."""
 
     after: str
     make: Callable[[Measured], list[Block]]
@@ -76,17 +74,15 @@ class Section:
 
 def write_report(
     options: ReportOptions,
-    overlay: Overlay,
     say: Say,
     extra_sections: Sequence[Section] = (),
     files: Mapping[str, KnownFile] = FILES,
 ) -> list[Path]:
     """Write both pages and the pictures of the Markdown one; returns the pages.
 
-    `overlay` dims the cells of an image that a mask `[H, W]` leaves out; `say` gets a line about each long step.
-    `files` are those that are read of the folder.
+    `say` gets a line about each long step; `files` are those that are read of the folder.
     """
-    blocks = page(read_results(options.results, files), options.failures, overlay, say, extra_sections)
+    blocks = page(read_results(options.results, files), say, extra_sections)
     options.out.mkdir(parents=True, exist_ok=True)
     for old in (path for pattern in OWN_PICTURES for path in sorted(options.out.glob(pattern))):
         old.unlink()  # of an earlier report, which may have had more of them
@@ -100,7 +96,7 @@ def write_report(
     return paths
 
 
-def page(results: Results, failures: int, overlay: Overlay, say: Say, extra: Sequence[Section] = ()) -> list[Block]:
+def page(results: Results, say: Say, extra: Sequence[Section] = ()) -> list[Block]:
     """All that the page says."""
     measured = Measured.of(results)
     say(f"{len(measured.entries)} rows of the field in {results.folder}")
@@ -109,7 +105,6 @@ def page(results: Results, failures: int, overlay: Overlay, say: Say, extra: Seq
         "plots": _plot_blocks,
         "tables": _table_blocks,
         "comparisons": lambda of: compared_blocks(of, say),
-        "losses": lambda of: loss_blocks(of, failures, overlay, say),
     }
     blocks: list[Block] = []
     for name, make in parts.items():

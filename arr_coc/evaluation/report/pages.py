@@ -8,6 +8,7 @@ themselves, and tables of sentences turn into cards.
 import base64
 import html
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +18,46 @@ MARKS = {GOOD: "✓ ", BAD: "✗ "}
 NONE, MINUS = "\u2013", "\u2212"
 
 
+class Block(ABC):
+    """A part of a page, which knows how it is said in Markdown and in HTML."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def markdown(self) -> str: ...
+
+    @abstractmethod
+    def html(self) -> str: ...
+
+    def illustrations(self) -> Sequence["Illustration"]:
+        """Its pictures, in order."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Block):
     """Level 1 names the page, 2 a section, 3 a part of it."""
 
     text: str
     level: int = 2
 
+    def markdown(self) -> str:
+        return f"{'#' * self.level} {self.text}"
+
+    def html(self) -> str:
+        anchor = f' id="{_anchor(self.text)}"' if self.level == 2 else ""
+        return f"<h{self.level}{anchor}>{html.escape(self.text)}</h{self.level}>"
+
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(Block):
     text: str
+
+    def markdown(self) -> str:
+        return self.text
+
+    def html(self) -> str:
+        return f"<p>{inline(self.text)}</p>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +67,13 @@ class Cell:
     text: str
     tone: str = ""
 
+    def marked(self) -> str:
+        """In Markdown, with a mark for its tone."""
+        return f"**{self.text}**" if self.tone == OURS else MARKS.get(self.tone, "") + self.text
+
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(Block):
     """The first column names the line."""
 
     heads: tuple[str, ...]
@@ -60,6 +94,16 @@ class Table:
             made.append(tuple(cells))
         return cls(tuple(heads), tuple(made), wide_words)
 
+    def markdown(self) -> str:
+        return "\n".join(markdown_table(self.heads, [[cell.marked() for cell in row] for row in self.rows]))
+
+    def html(self) -> str:
+        heads = "".join(f'<th scope="col">{inline(head)}</th>' for head in self.heads)
+        rows = "\n".join(f"<tr>{''.join(_cells(self.heads, row))}</tr>" for row in self.rows)
+        kind = ' class="words"' if self.wide_words else ""
+        whole = f"<table{kind}><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
+        return f'<div class="scroll" tabindex="0">{whole}</div>'
+
 
 @dataclass(frozen=True, slots=True)
 class Illustration:
@@ -75,51 +119,64 @@ class Illustration:
         stem, _, ending = self.name.rpartition(".")
         return f"{stem}-dark.{ending}"
 
+    def beside(self, width: str) -> str:
+        """In Markdown, `width` of the page wide."""
+        image = f'<img src="{self.name}" alt="{escaped(self.about)}" width="{width}">'
+        if self.dark is None:
+            return image
+        dark = f'<source media="(prefers-color-scheme: dark)" srcset="{self.dark_name}">'
+        return f"<picture>{dark}{image}</picture>"
+
+    def inside(self) -> str:
+        """In HTML, with its bytes."""
+        image = f'<img src="{self._address(self.data)}" alt="{html.escape(self.about)}">'
+        if self.dark is None:
+            return image
+        dark = f'<source media="(prefers-color-scheme: dark)" srcset="{self._address(self.dark)}">'
+        return f"<picture>{dark}{image}</picture>"
+
+    def _address(self, data: bytes) -> str:
+        kind = "jpeg" if self.name.endswith(".jpg") else "png"
+        return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Block):
     """Pictures that stand side by side where there is room."""
 
     pictures: tuple[Illustration, ...]
 
+    def markdown(self) -> str:
+        return "\n".join(picture.beside("48%") for picture in self.pictures)
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One failure: pictures, and lines of (name, text)."""
+    def html(self) -> str:
+        return f'<div class="pair">{"".join(picture.inside() for picture in self.pictures)}</div>'
 
-    title: str
-    pictures: tuple[Illustration, ...]
-    lines: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cards:
-    cards: tuple[Card, ...]
+    def illustrations(self) -> Sequence[Illustration]:
+        return self.pictures
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Block):
     """Shown when asked for."""
 
     title: str
-    blocks: tuple["Block", ...]
+    blocks: tuple[Block, ...]
 
+    def markdown(self) -> str:
+        return f"<details><summary>{self.title}</summary>\n\n{to_markdown(self.blocks)}\n</details>"
 
-Block = Heading | Text | Table | Pair | Cards | Fold
+    def html(self) -> str:
+        held = "\n".join(block.html() for block in self.blocks)
+        return f"<details><summary>{inline(self.title)}</summary>\n{held}\n</details>"
+
+    def illustrations(self) -> Sequence[Illustration]:
+        return pictures_of(self.blocks)
 
 
 def pictures_of(blocks: Sequence[Block]) -> list[Illustration]:
     """All pictures, in order."""
-    found: list[Illustration] = []
-    for block in blocks:
-        match block:
-            case Pair(pictures):
-                found += pictures
-            case Cards(cards):
-                found += [picture for card in cards for picture in card.pictures]
-            case Fold(_, inside):
-                found += pictures_of(inside)
-    return found
+    return [picture for block in blocks for picture in block.illustrations()]
 
 
 # ---------------------------------------------------------------- numbers
@@ -143,23 +200,7 @@ def probability(p: float | None) -> str:
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
-    return "\n\n".join(_markdown(block) for block in blocks) + "\n"
-
-
-def _markdown(block: Block) -> str:
-    match block:
-        case Heading(text, level):
-            return f"{'#' * level} {text}"
-        case Text(text):
-            return text
-        case Table(heads, rows):
-            return "\n".join(markdown_table(heads, [[_marked(cell) for cell in row] for row in rows]))
-        case Pair(pictures):
-            return "\n".join(_beside(picture, "48%") for picture in pictures)
-        case Cards(cards):
-            return "\n\n".join(_markdown_card(card) for card in cards)
-        case Fold(title, inside):
-            return f"<details><summary>{title}</summary>\n\n{to_markdown(inside)}\n</details>"
+    return "\n\n".join(block.markdown() for block in blocks) + "\n"
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -168,26 +209,8 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[
     return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *escaped)]
 
 
-def _marked(cell: Cell) -> str:
-    return f"**{cell.text}**" if cell.tone == OURS else MARKS.get(cell.tone, "") + cell.text
-
-
-def _beside(picture: Illustration, width: str = "") -> str:
-    size = f' width="{width}"' if width else ""
-    image = f'<img src="{picture.name}" alt="{_escaped(picture.about)}"{size}>'
-    if picture.dark is None:
-        return image
-    dark = f'<source media="(prefers-color-scheme: dark)" srcset="{picture.dark_name}">'
-    return f"<picture>{dark}{image}</picture>"
-
-
-def _markdown_card(card: Card) -> str:
-    pictures = "\n".join(_beside(picture, "45%") for picture in card.pictures)
-    lines = "\n".join(f"- {name}: {_escaped(text)}" for name, text in card.lines)
-    return f"**{card.title}**\n\n{pictures}\n\n{lines}"
-
-
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text between tags or quotation marks of Markdown."""
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
 
 
@@ -197,7 +220,7 @@ def _escaped(text: str) -> str:
 def to_html(blocks: Sequence[Block]) -> str:
     title = next(block.text for block in blocks if isinstance(block, Heading) and block.level == 1)
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    body = "\n".join(_html(block) + (_contents(blocks) if block == Heading(title, 1) else "") for block in blocks)
+    body = "\n".join(block.html() + (_contents(blocks) if block == Heading(title, 1) else "") for block in blocks)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -215,37 +238,11 @@ def _anchor(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _html(block: Block) -> str:
-    match block:
-        case Heading(text, level):
-            anchor = f' id="{_anchor(text)}"' if level == 2 else ""
-            return f"<h{level}{anchor}>{html.escape(text)}</h{level}>"
-        case Text(text):
-            return f"<p>{inline(text)}</p>"
-        case Table():
-            return _table(block)
-        case Pair(pictures):
-            return f'<div class="pair">{"".join(_inside(picture) for picture in pictures)}</div>'
-        case Cards(cards):
-            return f'<div class="cards">{"".join(_html_card(card) for card in cards)}</div>'
-        case Fold(title, inside):
-            held = "\n".join(_html(one) for one in inside)
-            return f"<details><summary>{inline(title)}</summary>\n{held}\n</details>"
-
-
 def inline(text: str) -> str:
     """Escaped, with `code`, **bold** and new lines."""
     safe = html.escape(text).replace("\n", "<br>")
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
     return re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", safe)
-
-
-def _table(table: Table) -> str:
-    heads = "".join(f'<th scope="col">{inline(head)}</th>' for head in table.heads)
-    rows = "\n".join(f"<tr>{''.join(_cells(table.heads, row))}</tr>" for row in table.rows)
-    kind = ' class="words"' if table.wide_words else ""
-    whole = f"<table{kind}><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
-    return f'<div class="scroll" tabindex="0">{whole}</div>'
 
 
 def _cells(heads: Sequence[str], row: Sequence[Cell]) -> list[str]:
@@ -257,24 +254,3 @@ def _cells(heads: Sequence[str], row: Sequence[Cell]) -> list[str]:
         else:
             made.append(f'<td{tone} data-head="{html.escape(head)}">{inline(cell.text)}</td>')
     return made
-
-
-def _inside(picture: Illustration) -> str:
-    image = f'<img src="{_data(picture.name, picture.data)}" alt="{html.escape(picture.about)}">'
-    if picture.dark is None:
-        return image
-    dark = _data(picture.name, picture.dark)
-    return f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">{image}</picture>'
-
-
-def _data(name: str, data: bytes) -> str:
-    kind = "jpeg" if name.endswith(".jpg") else "png"
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _html_card(card: Card) -> str:
-    pictures = "".join(_inside(picture) for picture in card.pictures)
-    lines = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in card.lines)
-    return (
-        f'<div class="card"><h4>{html.escape(card.title)}</h4><div class="two">{pictures}</div><dl>{lines}</dl></div>'
-    )

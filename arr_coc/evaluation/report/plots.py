@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE
-from arr_coc.evaluation.report.compare import frontier
+from arr_coc.evaluation.field.methods import ORACLE, REFERENCE
 from arr_coc.evaluation.report.pages import Illustration, Pair
 from arr_coc.evaluation.report.results import LOOKS, RIVAL, Entry, Names, Place
+from arr_coc.selectors import PLAIN
 
 WIDTH, PLOT, LEGEND_LINE, DPI = 4.4, 4.0, 0.163, 200  # inches; narrow, so that letters can be read on a phone
 STEP = 1.012  # how far methods of the same cost are moved apart
@@ -112,6 +112,19 @@ def _draw_frontier(axes: Any, entries: Sequence[Entry], cost: Cost, shown: Cost,
     best = [(shown(open_to_all[place]), 100 * points[place][1]) for place in frontier(points)]
     if best:
         axes.step(*zip(*best, strict=True), where="post", color=theme.front, linewidth=8, zorder=1, label="frontier")
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which of (cost, value) points are on the frontier: nobody is as good for less, or better for as much.
+
+    From the cheapest to the dearest.
+    """
+    best, found = float("-inf"), []
+    for place in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i)):
+        if points[place][1] > best:
+            best = points[place][1]
+            found.append(place)
+    return found
 
 
 def _dress(axes: Any, axis: str, theme: Theme) -> None:

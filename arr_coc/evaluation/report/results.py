@@ -15,8 +15,9 @@ import numpy as np
 
 from arr_coc.evaluation.field.data import Record
 from arr_coc.evaluation.field.main import samples_path
-from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE, Method, settings_of
+from arr_coc.evaluation.field.methods import ORACLE, REFERENCE, Method
 from arr_coc.evaluation.field.table import PARTS
+from arr_coc.selectors import PLAIN, settings_of
 
 FIELD = "field.json"
 RIVAL, CHANCE = "rival", "random"
@@ -341,8 +342,3 @@ class Measured:
     def places(self) -> dict[Place, list[Entry]]:
         """The entries of each dataset and size."""
         return {place: [e for e in self.entries if e.place == place] for place in places_of(self.entries)}
-
-    def run_of(self, place: Place) -> Mapping[str, Any]:
-        """What made the rows of a place."""
-        runs = self.results.at(FIELD, "runs") or {}
-        return next((run for run in runs.values() if (run.get("dataset"), run.get("side")) == place), {})

@@ -5,6 +5,7 @@ right. Each loss is one of three kinds, by how much of the evidence was kept. Th
 with the places of the answer, and what ARR-COC let the model see of it.
 """
 
+import html
 import io
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,12 @@ from torch import Tensor
 
 from arr_coc.evaluation.field.data import Picture, Query, Record, ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, Say, evaluate_field, samples_path
-from arr_coc.evaluation.field.methods import ORACLE, PLAIN, REFERENCE
+from arr_coc.evaluation.field.methods import ORACLE, REFERENCE
 from arr_coc.evaluation.field.run import unpack_cells
 from arr_coc.evaluation.report.compare import at_budget
-from arr_coc.evaluation.report.pages import Block, Card, Cards, Heading, Illustration, Table, Text
+from arr_coc.evaluation.report.pages import Block, Heading, Illustration, Table, Text, escaped
 from arr_coc.evaluation.report.results import (
+    FIELD,
     Answers,
     Entry,
     Measured,
@@ -36,6 +38,7 @@ from arr_coc.evaluation.report.results import (
     read_file,
 )
 from arr_coc.qwen.request import evidence_mask
+from arr_coc.selectors import PLAIN
 
 BEHIND = 0.5  # of a score
 KEPT = 0.95  # share of the evidence's cells from which on it counts as kept
@@ -47,6 +50,45 @@ LINE, EDGE = (255, 176, 0), (0, 0, 0)  # boxes: amber between black lines stands
 MOST_NAMES = 5  # of methods that got it right
 
 Overlay = Callable[[Image.Image, Tensor], Image.Image]
+
+
+@dataclass(frozen=True, slots=True)
+class Card(Block):
+    """One failure: pictures, and lines of (name, text)."""
+
+    title: str
+    pictures: tuple[Illustration, ...]
+    lines: tuple[tuple[str, str], ...]
+
+    def markdown(self) -> str:
+        pictures = "\n".join(picture.beside("45%") for picture in self.pictures)
+        lines = "\n".join(f"- {name}: {escaped(text)}" for name, text in self.lines)
+        return f"**{self.title}**\n\n{pictures}\n\n{lines}"
+
+    def html(self) -> str:
+        pictures = "".join(picture.inside() for picture in self.pictures)
+        lines = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in self.lines)
+        title = f"<h4>{html.escape(self.title)}</h4>"
+        return f'<div class="card">{title}<div class="two">{pictures}</div><dl>{lines}</dl></div>'
+
+    def illustrations(self) -> Sequence[Illustration]:
+        return self.pictures
+
+
+@dataclass(frozen=True, slots=True)
+class Cards(Block):
+    """Failures beside each other where there is room."""
+
+    cards: tuple[Card, ...]
+
+    def markdown(self) -> str:
+        return "\n\n".join(card.markdown() for card in self.cards)
+
+    def html(self) -> str:
+        return f'<div class="cards">{"".join(card.html() for card in self.cards)}</div>'
+
+    def illustrations(self) -> Sequence[Illustration]:
+        return [picture for card in self.cards for picture in card.pictures]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +197,7 @@ def _count(losses: Sequence[Loss], by: Callable[[Loss], str]) -> dict[str, dict[
 
 def loss_blocks(measured: Measured, wanted: int, overlay: Overlay, say: Say) -> list[Block]:
     """What was lost, counted, and `wanted` of it shown; nothing at all where none is wanted."""
-    if not wanted:
+    if not wanted or not measured.entries:
         return []
     losses, notes = _all_losses(measured, say)
     say(f"{len(losses)} losses")
@@ -183,7 +225,7 @@ def _all_losses(measured: Measured, say: Say) -> tuple[list[Loss], list[str]]:
     for place, here in measured.places.items():
         found = measured.answers.get(place)
         if found is None and place == _cheapest(measured) and not measured.answers:
-            here, found = ask_again(place, measured.run_of(place), say)
+            here, found = ask_again(place, run_of(measured, place), say)
             notes.append(f"{place.label}: {len(found.questions)} questions, asked again of mini as it is now")
         pictures = None if found is None else pictures_again(found, place)
         if found is None or pictures is None:
@@ -193,11 +235,17 @@ def _all_losses(measured: Measured, say: Say) -> tuple[list[Loss], list[str]]:
     return losses, notes
 
 
+def run_of(measured: Measured, place: Place) -> Mapping[str, Any]:
+    """What made the rows of a place."""
+    runs = measured.results.at(FIELD, "runs") or {}
+    return next((run for run in runs.values() if (run.get("dataset"), run.get("side")) == place), {})
+
+
 def _cheapest(measured: Measured) -> Place | None:
     """The scenes with the fewest tokens that were asked of mini: those can be asked again by anyone, in a minute."""
     scenes = [entry for entry in measured.entries if entry.place[0] == "scenes" and entry.place[1] is not None]
     small = sorted(scenes, key=lambda entry: entry.total)
-    return next((e.place for e in small if measured.run_of(e.place).get("model") == "mini"), None)
+    return next((e.place for e in small if run_of(measured, e.place).get("model") == "mini"), None)
 
 
 # ---------------------------------------------------------------- the gallery
