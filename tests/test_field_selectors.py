@@ -33,13 +33,12 @@ from arr_coc.qwen.request import Hints, evidence_mask
 from arr_coc.qwen.vision import patch_features, received_attention
 from arr_coc.records import QuestionTokens
 from arr_coc.selectors import SELECTORS, FieldSelector, View, equivalent_tokens, make_selector
-from arr_coc.selectors.controls import pool_weights, shuffled_rank
+from arr_coc.selectors.controls import even_cells, grid_cells, near_grid, pool_regions, pool_weights, shuffled_rank
 from arr_coc.selectors.field import base as field
 from arr_coc.selectors.field.base import stretch, unit
 from arr_coc.selectors.field.cdpruner import dpp_order
 from arr_coc.selectors.field.divprune import max_min_order
 from arr_coc.selectors.field.mmtok import cell_rows, covering_order, word_rows
-from arr_coc.selectors.grids import even_cells, grid_cells, near_grid, pool_regions
 from arr_coc.timing import Stopwatch
 from studies.rival.selector import RivalScorer, RivalSelector, mmr_order, save_rival
 

@@ -19,9 +19,10 @@ from arr_coc.qwen.batched.forward import (
     run_text,
     text_start,
 )
-from arr_coc.qwen.batched.kernels import Kernels, Weights, compile_flat, linear
+from arr_coc.qwen.batched.kernels import Weights, linear
 from studies.answering import patchify, turn_mask
 from studies.cells import CELL
+from studies.mini.compiled import Kernels, compile_flat
 from studies.mini.config import MiniTrainConfig
 from studies.mini.data import Batch
 from studies.mini.dense_head import new_head

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from arr_coc.qwen.batched.kernels import Kernels, merger_weights, text_weights, vision_weights
+from arr_coc.qwen.batched import kernels as plain_kernels
+from arr_coc.qwen.batched.kernels import merger_weights, text_weights, vision_weights
 from arr_coc.timing import Stopwatch, timed
 
-EAGER = Kernels()
 PrefixCache = list[tuple[Tensor, Tensor]]  # per decoder layer: key and value, [B, H, S, d]
 
 
@@ -67,7 +67,7 @@ def encode_vision(
     patches_BN4p: Tensor,
     tables: GridTables,
     cells_BK: Tensor | None = None,
-    kernels: Kernels = EAGER,
+    kernels: Any = plain_kernels,
 ) -> Seen:
     """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only)."""
     visual = model.model.visual
@@ -130,7 +130,7 @@ def rotary_tables(model: Any, positions_3BL: Tensor) -> tuple[Tensor, Tensor]:
     return cos[..., :half].contiguous(), sin[..., :half].contiguous()
 
 
-def run_prefix(model: Any, seen: Seen, lead_ids: Tensor, end_id: int, kernels: Kernels = EAGER) -> PrefixCache:
+def run_prefix(model: Any, seen: Seen, lead_ids: Tensor, end_id: int, kernels: Any = plain_kernels) -> PrefixCache:
     """Run lead, image and end mark through the decoder; the keys and values are all that the text needs.
 
     `lead_ids` are the tokens before the image. DeepStack level i is added after decoder layer i.
@@ -168,7 +168,7 @@ def run_text(
     positions_BT: Tensor,
     mask_B1TL: Tensor,
     cache: PrefixCache,
-    kernels: Kernels = EAGER,
+    kernels: Any = plain_kernels,
     grow: bool = False,
 ) -> Tensor:
     """Hidden states [B, T, D] of the text after the last layer, before the final norm (see `logits`).

@@ -8,7 +8,6 @@ T tokens, D hidden, H heads, d size of a head, C cells (four patches each). The 
 the dtype of the weights; matrix products run in `dtype`.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -95,35 +94,6 @@ def text_rest(x_TD: Tensor, attended_TD: Tensor, weights: Weights, dtype: torch.
     h = rms_norm(x, norm_w)
     h = F.silu(linear(h, gate_w, None, dtype)) * linear(h, up_w, None, dtype)
     return x + linear(h, down_w, None, dtype)
-
-
-class Kernels:
-    """The five functions above, as they are or compiled once for any number of tokens."""
-
-    def __init__(self, compiled: bool = False) -> None:
-        wrap = compile_flat if compiled else _as_is
-        self.vision_qkv = wrap(vision_qkv)
-        self.vision_rest = wrap(vision_rest)
-        self.merge = wrap(merge)
-        self.text_qkv = wrap(text_qkv)
-        self.text_rest = wrap(text_rest)
-
-
-def _as_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
-def compile_flat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile with the first dimension of every activation dynamic and everything else static."""
-    compiled = torch.compile(function)
-
-    def call(*arguments: Any) -> Any:
-        for argument in arguments:
-            if isinstance(argument, Tensor):
-                torch._dynamo.maybe_mark_dynamic(argument, 0)
-        return compiled(*arguments)
-
-    return call
 
 
 def vision_weights(block: nn.Module) -> tuple[Weights, Weights]:
