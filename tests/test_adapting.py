@@ -17,7 +17,6 @@ from arr_coc.qwen.adapting import (
     adapt,
     enable_checkpointing,
     load_adapted,
-    merge_adapters,
     save_adapted,
     trainable,
     weights_hash,
@@ -225,18 +224,6 @@ def test_peft_itself_reads_the_adapter(tmp_path):
     theirs = PeftModel.from_pretrained(tiny.stock(), str(tmp_path))
     assert torch.equal(logits(theirs), logits(model))
     assert not torch.equal(logits(model), logits(tiny.stock()))
-
-
-def test_merged_is_what_it_was_beside_the_base():
-    model, _ = adapt(tiny.stock(), "lora", rank=2)
-    disturb(model)
-    apart = logits(model)
-    merged = merge_adapters(model)
-    assert set(merged.state_dict()) == set(tiny.stock().state_dict())
-    torch.testing.assert_close(logits(merged), apart, rtol=1e-5, atol=1e-5 * apart.abs().max().item())
-    assert weights_hash(merged) != weights_hash(tiny.stock())
-    assert merge_adapters(merged) is merged
-    adapt(merged, "lora", rank=2)  # a stock model again: it can be adapted anew
 
 
 # ---------------------------------------------------------------- mistakes

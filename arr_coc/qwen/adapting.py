@@ -83,20 +83,6 @@ def enable_checkpointing(model: Any) -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
-def merge_adapters(model: Any) -> Any:
-    """Add LoRA into the matrices it stands beside and take it out: a stock model again, with changed weights."""
-    if not has_adapters(model):
-        return model
-    layer_type = _peft().tuners.tuners_utils.BaseTunerLayer
-    for name, module in list(model.named_modules()):
-        if isinstance(module, layer_type):
-            module.merge(safe_merge=True)
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, module.get_base_layer())
-    del model.peft_config
-    return model
-
-
 def weights_hash(model: nn.Module, skip_adapters: bool = True) -> str:
     """SHA-256 over names, dtypes, shapes and bytes of the weights; one tensor at a time is on the CPU.
 

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from arr_coc.attending import coverage
 from arr_coc.config import ARRCOCConfig
-from arr_coc.layer import ARRCOCLayer
-from arr_coc.selectors.base import Selector, View, register
-from arr_coc.selectors.field.base import FieldSelector, Pick, count, marked, no_scores
+from arr_coc.selectors.base import View
+from arr_coc.selectors.field.base import FieldSelector, Pick, count, marked, no_scores, registered
 
 COUNT_OVER_SHAPE = 4.0  # how much more a wrong number of cells costs than a wrong aspect ratio, both as logarithms
 
@@ -35,6 +34,7 @@ def shuffled_rank(seed: int, number: int, cells: int) -> Tensor:
     return rank_N
 
 
+@registered
 class RandomSelector(FieldSelector):
     """k cells drawn without replacement; a smaller budget keeps a part of what a larger one keeps.
 
@@ -56,11 +56,7 @@ class RandomSelector(FieldSelector):
         return (1 - ranks_BN.float() / cells).to(view.question.tokens_BLD.device)
 
 
-@register("random")
-def make_random(config: ARRCOCConfig, layer: ARRCOCLayer, seed: int = 0) -> Selector:
-    return RandomSelector(config, seed)
-
-
+@registered
 class EvenGridSelector(FieldSelector):
     """The centres of the largest h x w grid that fits the budget, topped up by the cells farthest from those."""
 
@@ -76,11 +72,6 @@ class EvenGridSelector(FieldSelector):
         return Pick(marked(cells, scores_BN.shape[1]))
 
 
-@register("even_grid")
-def make_even_grid(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return EvenGridSelector(config)
-
-
 def pool_weights(k: int, height: int, width: int) -> tuple[Tensor, Tensor]:
     """The cell that stands for each of k regions, `[K]`, increasing; and the mean over each region, `[K, N]`."""
     regions = pool_regions(k, height, width)
@@ -91,6 +82,7 @@ def pool_weights(k: int, height: int, width: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(middles), weights_KHW.flatten(1)
 
 
+@registered
 class PoolingSelector(FieldSelector):
     """Tiles the grid with exactly k rectangles and takes the mean of each, on every DeepStack level."""
 
@@ -108,11 +100,7 @@ class PoolingSelector(FieldSelector):
         return Pick(keep_BN, weights=[weights.to(scores_BN.device) for _, weights in pooled])
 
 
-@register("pooling")
-def make_pooling(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return PoolingSelector(config)
-
-
+@registered
 class DownsamplingSelector(FieldSelector):
     """Resizes the whole image to the grid of about k cells that keeps its shape best; nothing is dropped.
 
@@ -134,11 +122,7 @@ class DownsamplingSelector(FieldSelector):
         return Pick(marked(cells, scores_BN.shape[1]), grids=grids)
 
 
-@register("downsampling")
-def make_downsampling(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return DownsamplingSelector(config)
-
-
+@registered
 class OracleSelector(FieldSelector):
     """Every cell that holds evidence, then cells in the even order. Evidence that does not fit is thinned out evenly.
 
@@ -158,11 +142,6 @@ class OracleSelector(FieldSelector):
     def claim(self, view: View, scores_BN: Tensor) -> Tensor:
         assert view.evidence_BHW is not None
         return view.evidence_BHW.float().flatten(1).clamp(min=UNTOLD).sum(-1)
-
-
-@register("oracle")
-def make_oracle(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return OracleSelector(config)
 
 
 # ---------------------------------------------------------------- even layouts

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig
-from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import QuestionTokens
-from arr_coc.selectors.base import Selector, View, register
-from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, in_parts, likeness, stretch, unit
+from arr_coc.selectors.base import View
+from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, in_parts, likeness, registered, stretch, unit
 
 LEAST = 1e-10  # what is left of a cell is never taken for less
 OFFSET = 1e-6  # keeps the least relevant cell's weight above zero
@@ -69,6 +68,7 @@ def dpp_order(unit_BND: Tensor, quality_BN: Tensor, k: int) -> Tensor:
     return torch.cat(picks, 1)
 
 
+@registered
 class CDPrunerSelector(FieldSelector):
     """`theta` in [0, 1] is the weight of relevance: 0 is diversity alone."""
 
@@ -96,8 +96,3 @@ class CDPrunerSelector(FieldSelector):
 
         cells, width = visual_BND.shape[1:]
         return Pick(greedy(order, k_B, cells, cells * (4 * cells + 2 * width)))
-
-
-@register("cdpruner")
-def make(config: ARRCOCConfig, layer: ARRCOCLayer, theta: float = 0.5) -> Selector:
-    return CDPrunerSelector(config, theta)

@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.config import ARRCOCConfig
-from arr_coc.layer import ARRCOCLayer
-from arr_coc.selectors.base import Selector, View, register
-from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, in_parts, likeness, unit
+from arr_coc.selectors.base import View
+from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, in_parts, likeness, registered, unit
 
 ROUNDING = 1e-6  # a cosine distance under this is none: equal tokens differ by rounding alone
 
@@ -40,6 +38,7 @@ def max_min_order(unit_BND: Tensor, first_B: Tensor, k: int) -> Tensor:
     return torch.stack(picks, 1)
 
 
+@registered
 class DivPruneSelector(FieldSelector):
     """Starts with the token whose nearest neighbour is farthest, then adds the farthest from all so far."""
 
@@ -63,8 +62,3 @@ class DivPruneSelector(FieldSelector):
 
         cells, width = visual_BND.shape[1:]
         return Pick(greedy(order, k_B, cells, cells * (cells + 2 * width)))
-
-
-@register("divprune")
-def make(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return DivPruneSelector(config)

@@ -10,13 +10,13 @@ adds to deeper layers: 3 on Qwen3-VL. New tokens see dropped ones in the first K
 from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig
-from arr_coc.layer import ARRCOCLayer
-from arr_coc.selectors.base import Selector, View, register
-from arr_coc.selectors.field.base import FieldSelector
+from arr_coc.selectors.base import View
+from arr_coc.selectors.field.base import FieldSelector, registered
 
 AFTER = 2  # decoder layers that see every token, at least
 
 
+@registered
 class FastVSelector(FieldSelector):
     """The k cells with the highest attention of the prompt's last token, mean over heads, softmax over all tokens.
 
@@ -43,8 +43,3 @@ class FastVSelector(FieldSelector):
 
     def claim(self, view: View, scores_BN: Tensor) -> Tensor:
         return scores_BN.sum(-1)
-
-
-@register("fastv")
-def make(config: ARRCOCConfig, layer: ARRCOCLayer, after: int = AFTER) -> Selector:
-    return FastVSelector(config, after)

@@ -12,10 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import kept_indices
-from arr_coc.config import ARRCOCConfig
-from arr_coc.layer import ARRCOCLayer
-from arr_coc.selectors.base import Selector, View, register
-from arr_coc.selectors.field.base import FieldSelector, Pick, greedy, in_parts, likeness, unit
+from arr_coc.selectors.base import View
+from arr_coc.selectors.field.base import FieldSelector, Pick, greedy, in_parts, likeness, registered, unit
 
 WORD_TEMPERATURE = 0.02
 CELL_TEMPERATURE = 0.2
@@ -62,6 +60,7 @@ def covering_order(cover_BCN: Tensor, k: int) -> Tensor:
     return torch.cat(picks, 1)
 
 
+@registered
 class MMTokSelector(FieldSelector):
     """Greedy coverage (facility location) of words and cells. The map shown is how well each cell covers the words."""
 
@@ -110,8 +109,3 @@ class _Words:
         place_BL = F.pad(self.place_BL[rows, :length], (0, max(0, length - self.place_BL.shape[1])))
         words_BLD = self.tokens_BLD[rows].gather(1, place_BL.unsqueeze(-1).expand(-1, -1, self.tokens_BLD.shape[-1]))
         return word_rows(self.visual_BND[rows], words_BLD, [self.counts[row] for row in rows])
-
-
-@register("mmtok")
-def make(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return MMTokSelector(config)

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from arr_coc.attending import choose_cells, kept_indices
 from arr_coc.config import ARRCOCConfig
-from arr_coc.layer import ARRCOCLayer
-from arr_coc.selectors.base import Selector, View, register
-from arr_coc.selectors.field.base import FieldSelector, Pick, in_parts, unit
+from arr_coc.selectors.base import View
+from arr_coc.selectors.field.base import FieldSelector, Pick, in_parts, registered, unit
 
 CONTEXTUAL = 10 / 64  # share of the budget that is merged tokens
 
@@ -69,6 +68,7 @@ def nearest_target(unit_BNd: Tensor, targets_BM: Tensor, contextual: Sequence[in
     return like_BNM.argmax(-1)
 
 
+@registered
 class VisionZipSelector(FieldSelector):
     """Dominant tokens by attention, contextual ones at their targets' positions; every DeepStack level merges alike."""
 
@@ -100,8 +100,3 @@ class VisionZipSelector(FieldSelector):
             keep_BN[part], made_PKN = merge_leftovers(view.keys_BNd[part], keep_BN[part], counts)
             weights += [made_KN[: budgets[row]] for row, made_KN in zip(part, made_PKN, strict=True)]
         return Pick(keep_BN, weights=weights)
-
-
-@register("visionzip")
-def make(config: ARRCOCConfig, layer: ARRCOCLayer, contextual: float = CONTEXTUAL) -> Selector:
-    return VisionZipSelector(config, contextual)
