@@ -19,7 +19,7 @@ from arr_coc.cli import compare, env, show
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
 from arr_coc.cli.typed import sample_image
-from arr_coc.evaluation.compare import Variant, answer_way, plan
+from arr_coc.comparing import Variant, answer_way, plan
 from arr_coc.images.reader import read_image
 from arr_coc.viewing import kept_overlay
 from studies.figures import headline
@@ -204,7 +204,7 @@ def test_other_failures_are_not_taken_for_memory(loaded, monkeypatch):
         (["show", "what?", "--selector", "plain"], 3, "--keep 1.0"),
         (["show", "what?", "--selector", "best"], 3, "expected one of auto"),
         (["compare", "what?", "--selector", "oracle"], 3, "arr-coc eval"),
-        (["compare", "what?", "--selector", "rival"], 3, "expected one of auto"),
+        (["compare", "what?", "--selector", "best"], 3, "expected one of auto"),
         (["compare", "what?", "--keep", "1"], 3, "could mean"),
         (["compare", "what?", "--keep", "120%"], 3, "keep='120%'"),
         (["env", "now"], 2, "unexpected"),

@@ -20,6 +20,7 @@ from arr_coc.evaluation.statistics import Clustered, difference_of, mean_of, rat
 from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.batched import forward
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.scenes.phrasings import PHRASINGS
@@ -168,8 +169,8 @@ def test_cut_answers_have_the_logits_of_the_product(answerer, adapter, asked, en
     config, layer = load_fitting(adapter, answerer.model)
     owner = ARRCOCQwen(answerer.model, replace(config, encoding=encoding), layer, load_processor(str(MINI))).eval()
     recorded = []
-    plain = answering.logits
-    monkeypatch.setattr(answering, "logits", lambda *a: recorded.append(plain(*a)) or recorded[-1])
+    plain = forward.logits
+    monkeypatch.setattr(forward, "logits", lambda *a: recorded.append(plain(*a)) or recorded[-1])
     for question in asked[0].questions[:2]:
         inputs = owner_inputs(owner, asked[0].image, question.text)
         with torch.no_grad():

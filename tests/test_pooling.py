@@ -55,7 +55,7 @@ def test_the_product_evaluation_and_training_choose_alike(owner):
         inputs = owner.encode_question(Image.fromarray(asked.image), query.text)
         prepared = owner.prepare(**inputs, keep=KEEP)
         wanted = prepared.images[0][0].kept.tolist()
-        request = Request.of(owner.model.config, owner.device, keep=KEEP, original_image=None, **inputs)
+        request = Request.of(owner.model.config, owner.device, keep=KEEP, **inputs)
         question = owner.looker().question_of(request)
 
         looked = KnownBatch(make_batch(owner, [replace(picture, queries=picture.queries[number : number + 1])]))

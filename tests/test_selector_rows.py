@@ -139,7 +139,7 @@ def test_images_that_do_not_decode_are_told_and_end_the_run_where_they_are_too_m
 def test_a_round_over_files_meets_every_example_once_and_batches_depend_on_their_number_alone(model, tmp_path):
     examples = read_source(jsonl_folder(tmp_path / "data", 10))
     config = settings(model, examples=4)
-    batches = FileBatches(config, make_encoder(tiny.tokenizer()), examples, (64 * 64, 512 * 512))
+    batches = FileBatches(config, make_encoder(tiny.tokenizer()), examples, ImageSizes(CELL, 64 * 64, 512 * 512))
     names = [e.name for index in range(5) for group in batches[index] for e in group.examples]
     assert sorted(names) == sorted([row.name for row in examples.rows] * 2)
     assert names[:10] != names[10:]

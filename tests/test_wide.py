@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from arr_coc.scenes.fonts import FURTHER_FILES
+from arr_coc.scenes.phrasings import WORDINGS
 from arr_coc.scenes.types import Box, Question
 from studies.mini.config import MiniTrainConfig
 from studies.mini.data import MiniBatches, find_world
@@ -164,7 +165,7 @@ def test_held_out_wordings_are_not_said_in_training(trained: list[Wide]) -> None
 
 def test_the_wordings_split_uses_them() -> None:
     wide = make_wide(0, "wordings", SIZE)
-    assert wide.draft.wording == "unseen"
+    assert wide.draft.wording is WORDINGS["unseen"]
 
 
 # ---- words -----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from arr_coc.cli.answers import notices_about
 from arr_coc.cli.loading import chosen_selector, load
 from arr_coc.cli.run import EXIT_NO_MEMORY
 from arr_coc.cli.terminal import is_terminal, notes, set_verbosity
-from arr_coc.evaluation.compare import PLAIN, Variant, answer_ways, plan
+from arr_coc.comparing import PLAIN, Variant, answer_ways, plan
 
 if TYPE_CHECKING:
     from PIL import Image

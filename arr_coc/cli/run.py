@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from arr_coc.cli.terminal import DEBUG, is_debugging
-from arr_coc.evaluation.compare import is_out_of_memory
+from arr_coc.comparing import is_out_of_memory
 
 EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_BAD_INPUT, EXIT_NO_MODEL, EXIT_NO_MEMORY = 0, 1, 2, 3, 4, 5
 EXIT_INTERRUPTED = 130

@@ -7,10 +7,10 @@ from typing import Any
 
 from PIL import Image
 
+from arr_coc.comparing import PLAIN, Variant, answer_ways
 from arr_coc.demo.inputs import Inquiry, Left, shown
 from arr_coc.demo.models import Models, choosable_selectors
 from arr_coc.demo.telling import cards
-from arr_coc.evaluation.compare import PLAIN, Variant, answer_ways
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.viewing import before_after, kept_overlay, latency_bars, stage_times
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.evaluation.compare import release_memory
+from arr_coc.comparing import release_memory
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.selectors import SELECTORS
 

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Sequence
 
-from arr_coc.evaluation.compare import is_out_of_memory
+from arr_coc.comparing import is_out_of_memory
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.processor import words_notice
 from arr_coc.viewing import stage_times

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+
+from arr_coc.qwen.storage import read_tensors
 
 HOWS = ("none", "lora", "last4", "all")
 LAST_LAYERS = 4
@@ -130,7 +131,7 @@ def load_adapted(model: Any, folder: str | Path) -> Any:
             f"{folder.name}: neither {LORA_CONFIG} nor {DELTA_FILE} is there; give the folder it was saved in"
         )
     parameters = dict(model.named_parameters())
-    found = _read(folder / DELTA_FILE)
+    found = read_tensors(folder / DELTA_FILE)
     _check_fit(DELTA_FILE, found, {name: parameters[name] for name in found if name in parameters})
     with torch.no_grad():
         for name, tensor in found.items():
@@ -150,7 +151,7 @@ def _load_lora(model: Any, folder: Path) -> Any:
         config.inference_mode = False
         model.requires_grad_(False)
         _inject(model, config)
-    found = {name.removeprefix(_PEFT_PREFIX): tensor for name, tensor in _read(folder / LORA_FILE).items()}
+    found = {name.removeprefix(_PEFT_PREFIX): tensor for name, tensor in read_tensors(folder / LORA_FILE).items()}
     _check_fit(LORA_FILE, found, peft.get_peft_model_state_dict(model))
     peft.set_peft_model_state_dict(model, found)
     return model
@@ -172,14 +173,6 @@ def _check_fit(file: str, found: Mapping[str, Tensor], expected: Mapping[str, Te
 def _write(path: Path, tensors: Mapping[str, Tensor], how: str) -> None:
     copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(copies, str(path), metadata={"format": "pt", "adapted": how})
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path.name}: not a whole safetensors file ({error}); copy it again") from None
 
 
 def _inject(model: Any, config: Any) -> None:

@@ -15,6 +15,8 @@ a mask, are never there for all rows at once.
 """
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,17 +71,23 @@ def _with_language_model(model: Any, language: nn.Module) -> Any:
     return outer
 
 
-class _FirstLayers(nn.Module):
+class _StandIn(nn.Module):
+    """Stands in for the language model of a shallow view."""
+
+    language: Any
+
+    def get_input_embeddings(self) -> nn.Module:
+        embeddings: nn.Module = self.language.embed_tokens
+        return embeddings
+
+
+class _FirstLayers(_StandIn):
     """Stands in for the language model, runs its first layers, and remembers what came out."""
 
     def __init__(self, language: Any, layers: int) -> None:
         super().__init__()
         self.language, self.layers = language, layers
         self.begun: Begun | None = None
-
-    def get_input_embeddings(self) -> nn.Module:
-        embeddings: nn.Module = self.language.embed_tokens
-        return embeddings
 
     def forward(
         self,
@@ -154,7 +162,7 @@ def last_attention(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tenso
     return logits_BHL.masked_fill(~mask_BL.unsqueeze(1), -torch.inf).softmax(-1).mean(1)
 
 
-class _LaterLayers(nn.Module):
+class _LaterLayers(_StandIn):
     """Stands in for the language model: goes on where the first layers stopped, then takes new tokens one by one."""
 
     def __init__(self, language: Any, begun: Begun, columns_BM: Tensor) -> None:
@@ -167,10 +175,6 @@ class _LaterLayers(nn.Module):
         states = list(zip(begun.keys, begun.values, strict=True))
         self.kept = [(_columns(key, place_BM), _columns(value, place_BM)) for key, value in states]
         self.dropped = [(_columns(key, dropped_BE), _columns(value, dropped_BE)) for key, value in states]
-
-    def get_input_embeddings(self) -> nn.Module:
-        embeddings: nn.Module = self.language.embed_tokens
-        return embeddings
 
     def forward(
         self,
@@ -250,6 +254,18 @@ def _columns(states_BGLd: Tensor, place_BM: Tensor) -> Tensor:
     return states_BGLd.gather(2, index)
 
 
+@contextmanager
+def eager_attention(model: Any) -> Iterator[None]:
+    """Only eager attention shows its weights: the language model is switched to it for that long."""
+    text = model.model.language_model
+    before = text.config._attn_implementation
+    text.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        text.set_attn_implementation(before)
+
+
 @torch.no_grad()
 def answer_attention(model: Any, inputs: dict[str, Tensor], answer_ids_T: Tensor) -> list[Tensor]:
     """Attention of the answer's tokens on each image of one conversation, `[H, W]`, mean over heads and layers, peak 1.
@@ -261,10 +277,7 @@ def answer_attention(model: Any, inputs: dict[str, Tensor], answer_ids_T: Tensor
     prompt = inputs["input_ids"]
     ids = torch.cat([prompt, answer_ids_T.view(1, -1).to(prompt)], dim=1).to(model.device)
     is_image_L = ids[0] == model.config.image_token_id
-    text = model.model.language_model
-    before = text.config._attn_implementation
-    text.set_attn_implementation("eager")
-    try:
+    with eager_attention(model):
         output = model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
@@ -274,8 +287,6 @@ def answer_attention(model: Any, inputs: dict[str, Tensor], answer_ids_T: Tensor
             output_attentions=True,
             logits_to_keep=1,
         )
-    finally:
-        text.set_attn_implementation(before)
     # The token before each answer token predicts it: its row says where that came from.
     rows = slice(prompt.shape[1] - 1, max(prompt.shape[1], ids.shape[1] - 1))
     mean_L = torch.stack([layer[0, :, rows].float().mean((0, 1)) for layer in output.attentions]).mean(0)

@@ -126,19 +126,25 @@ def encode(
     if images:
         inputs = _image_features(processor, images)
         counts = iter((inputs["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2).tolist())
-    rows = [_encode_one(processor, conversation, counts, add_generation_prompt) for conversation in conversations]
+    rows = [encode_one(processor, conversation, counts, add_generation_prompt) for conversation in conversations]
+    inputs |= left_padded(rows, processor.tokenizer.pad_token_id or 0)
+    is_image = inputs["input_ids"] == processor.image_token_id
+    inputs["mm_token_type_ids"] = (is_image & inputs["attention_mask"].bool()).int()
+    return inputs
+
+
+def left_padded(rows: Sequence[tuple[list[int], list[int]]], pad_id: int) -> dict[str, Tensor]:
+    """Token ids and marks of the question's tokens, row by row -> ids, mask of real tokens and mask of the question."""
     longest = max(len(ids) for ids, _ in rows)
-    pad_id = processor.tokenizer.pad_token_id or 0
 
     def padded(values: list[int], value: int) -> Tensor:
         return F.pad(torch.tensor(values), (longest - len(values), 0), value=value)
 
-    inputs["input_ids"] = torch.stack([padded(ids, pad_id) for ids, _ in rows])
-    inputs["attention_mask"] = torch.stack([padded([1] * len(ids), 0) for ids, _ in rows])
-    inputs["question_mask"] = torch.stack([padded(asked, 0) for _, asked in rows]).bool()
-    is_image = inputs["input_ids"] == processor.image_token_id
-    inputs["mm_token_type_ids"] = (is_image & inputs["attention_mask"].bool()).int()
-    return inputs
+    return {
+        "input_ids": torch.stack([padded(ids, pad_id) for ids, _ in rows]),
+        "attention_mask": torch.stack([padded([1] * len(ids), 0) for ids, _ in rows]),
+        "question_mask": torch.stack([padded(asked, 0) for _, asked in rows]).bool(),
+    }
 
 
 def encode_asked(
@@ -164,7 +170,7 @@ def _image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:
     return {"pixel_values": pixels, "image_grid_thw": grids}
 
 
-def _encode_one(
+def encode_one(
     processor: Any, conversation: Conversation, counts: Any, add_generation_prompt: bool
 ) -> tuple[list[int], list[int]]:
     """Token ids of one conversation, and 1 for each token of its last question."""

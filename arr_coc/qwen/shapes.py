@@ -25,43 +25,20 @@ WEIGHT_SPREAD = 0.02  # standard deviation of matrices and tables, as Qwen's own
 def _settings(name: str) -> dict[str, Any]:
     """All that Qwen3VLConfig needs to know of one published size."""
     (hidden, layers, heads, intermediate, tied), (v_hidden, v_depth, v_intermediate, taps) = _SIZES[name]
-    return {
-        "text_config": {
-            "vocab_size": 151936,
-            "hidden_size": hidden,
-            "intermediate_size": intermediate,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "max_position_embeddings": 262144,
-            "rms_norm_eps": 1e-6,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 5_000_000.0,
-                "mrope_section": [24, 20, 20],
-                "mrope_interleaved": True,
-            },
-            "tie_word_embeddings": tied,
-        },
-        "vision_config": {
-            "depth": v_depth,
-            "hidden_size": v_hidden,
-            "intermediate_size": v_intermediate,
-            "num_heads": 16,
-            "out_hidden_size": hidden,
-            "patch_size": 16,
-            "temporal_patch_size": 2,
-            "spatial_merge_size": 2,
-            "num_position_embeddings": 2304,
-            "deepstack_visual_indexes": taps,
-        },
-        "image_token_id": 151655,
-        "video_token_id": 151656,
-        "vision_start_token_id": 151652,
-        "vision_end_token_id": 151653,
-        "tie_word_embeddings": tied,
+    rope = {"rope_type": "default", "rope_theta": 5_000_000.0, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
+    text = {
+        **{"vocab_size": 151936, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "rope_parameters": rope},
+        **{"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers},
+        **{"num_attention_heads": heads, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": tied},
     }
+    vision = {
+        **{"depth": v_depth, "hidden_size": v_hidden, "intermediate_size": v_intermediate, "num_heads": 16},
+        **{"out_hidden_size": hidden, "deepstack_visual_indexes": taps, "num_position_embeddings": 2304},
+        **{"patch_size": 16, "temporal_patch_size": 2, "spatial_merge_size": 2},
+    }
+    marks = {"vision_start_token_id": 151652, "vision_end_token_id": 151653}
+    tokens = {"image_token_id": 151655, "video_token_id": 151656, **marks}
+    return {"text_config": text, "vision_config": vision, **tokens, "tie_word_embeddings": tied}
 
 
 SHAPES: dict[str, dict[str, Any]] = {name: _settings(name) for name in _SIZES}

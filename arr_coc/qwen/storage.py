@@ -1,6 +1,7 @@
 """The adapter on disk: JSON, safetensors, and a model card. Nothing that could run code is ever opened."""
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -38,17 +39,22 @@ def load_adapter(folder: Path) -> tuple[ARRCOCConfig, ARRCOCLayer]:
     return config, layer
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, by name; one that is not whole is refused."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"{path.name}: not a whole safetensors file ({error}); copy it again") from None
+
+
 def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor]:
     path = folder / WEIGHTS_FILE
     if not path.is_file():
         pickles = [file.name for pattern in PICKLES for file in sorted(folder.glob(pattern))]
         hint = f"; {pickles[0]} is not opened, because a pickle can run code" if pickles else ""
         raise ValueError(f"{WEIGHTS_FILE}: not in the adapter's folder{hint}; save the adapter again")
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            found = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{WEIGHTS_FILE}: not a whole safetensors file ({error}); copy it again") from None
+    found = read_tensors(path)
     for key in sorted(set(found) ^ set(expected)):
         what = "unknown" if key in found else "missing"
         raise ValueError(f"{WEIGHTS_FILE}: key {key!r} is {what}; the adapter was saved by another version")
@@ -64,44 +70,22 @@ def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor
 def model_card(config: ARRCOCConfig, layer: ARRCOCLayer) -> str:
     """The adapter's README, with the front matter that model hubs read."""
     count = sum(parameter.numel() for parameter in layer.parameters())
-    megabytes = 4 * count / 2**20
     base = f"base_model: {config.base_model}\nbase_model_relation: adapter\n" if config.base_model else ""
     state = "trained" if config.trained else "untrained: ARR-COC makes a training-free choice instead"
-    return f"""---
-library_name: arr-coc
-license: apache-2.0
-pipeline_tag: image-text-to-text
-{base}tags:
-- arr-coc
-- token-selection
-- qwen3-vl
----
-
-# ARR-COC adapter
-
-Chooses, for a question, which visual tokens of an image Qwen3-VL sees. State: {state}.
-
-| | |
-|---|---|
-| base model | {config.base_model or "not recorded"} |
-| parameters added | {count:,} ({megabytes:.1f} MB, fp32) |
-| texture channels | {config.texture_channels} |
-| automatic budget | {config.min_tokens} to {config.max_tokens} tokens |
-| encoding | {config.encoding} |
-| library | arr-coc {__version__} |
-
-```python
-from arr_coc import ARRCOCQwen
-
-model = ARRCOCQwen.from_pretrained("this folder", keep="auto")
-print(model.ask("photo.jpg", "What colour is the door?").text)
-```
-
-With `keep=1.0` the base model runs unchanged, bit for bit.
-
-Settings:
-
-```json
-{json.dumps({name: getattr(config, name) for name in config.__slots__}, indent=2)}
-```
-"""
+    return (
+        (files("arr_coc") / "assets" / "adapter-card.md")
+        .read_text()
+        .format(
+            base=base,
+            state=state,
+            base_model=config.base_model or "not recorded",
+            count=f"{count:,}",
+            megabytes=f"{4 * count / 2**20:.1f}",
+            channels=config.texture_channels,
+            least=config.min_tokens,
+            most=config.max_tokens,
+            encoding=config.encoding,
+            version=__version__,
+            settings=json.dumps({name: getattr(config, name) for name in config.__slots__}, indent=2),
+        )
+    )

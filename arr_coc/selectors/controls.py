@@ -16,7 +16,7 @@ from torch import Tensor
 from arr_coc.attending import coverage
 from arr_coc.config import ARRCOCConfig
 from arr_coc.selectors.base import View
-from arr_coc.selectors.field.base import FieldSelector, Pick, count, marked, no_scores, registered
+from arr_coc.selectors.field.base import FieldSelector, Pick, count, marked, registered
 
 COUNT_OVER_SHAPE = 4.0  # how much more a wrong number of cells costs than a wrong aspect ratio, both as logarithms
 
@@ -64,9 +64,6 @@ class EvenGridSelector(FieldSelector):
     pays = "ViT: the kept windows when sparse, all when dense; LM: the kept tokens; choosing: nothing"
     reason = "cells on an even grid"
 
-    def score(self, view: View) -> Tensor:
-        return no_scores(view)
-
     def pick(self, view: View, scores_BN: Tensor, k_B: Tensor) -> Pick:
         cells = [torch.tensor(even_cells(k, *view.grid), device=scores_BN.device) for k in k_B.tolist()]
         return Pick(marked(cells, scores_BN.shape[1]))
@@ -91,9 +88,6 @@ class PoolingSelector(FieldSelector):
     reason = "the mean of neighbouring cells"
     reads_tokens = True
 
-    def score(self, view: View) -> Tensor:
-        return no_scores(view)
-
     def pick(self, view: View, scores_BN: Tensor, k_B: Tensor) -> Pick:
         pooled = [pool_weights(k, *view.grid) for k in k_B.tolist()]
         keep_BN = marked([middles.to(scores_BN.device) for middles, _ in pooled], scores_BN.shape[1])
@@ -112,9 +106,6 @@ class DownsamplingSelector(FieldSelector):
     pays = "ViT: a small image; LM: the kept tokens; choosing: nothing; one resize of the image"
     reason = "the whole image was made smaller"
     resizes = True
-
-    def score(self, view: View) -> Tensor:
-        return no_scores(view)
 
     def pick(self, view: View, scores_BN: Tensor, k_B: Tensor) -> Pick:
         grids = [near_grid(k, *view.grid) for k in k_B.tolist()]

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.language import eager_attention
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.records import Judgement
@@ -191,7 +192,9 @@ def _attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
     inputs, labels_RL = answered_inputs(owner.processor, group)
     inputs.pop("question_mask")
     is_image_RL = inputs["input_ids"] == model.config.image_token_id
-    output = _with_weights(model, inputs | {"mm_token_type_ids": is_image_RL.int()})
+    inputs["mm_token_type_ids"] = is_image_RL.int()
+    with eager_attention(model):
+        output = model(**inputs, output_attentions=True, logits_to_keep=1, use_cache=False)
     # The token before each answer token predicts it: its row says where that came from.
     predicts_RL = (labels_RL != IGNORE).roll(-1, dims=1)
     predicts_RL[:, -1] = False
@@ -200,14 +203,3 @@ def _attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
     for weights_RhLL in output.attentions:
         total_RL += torch.einsum("rhlm,rl->rm", weights_RhLL.float(), share_RL) / weights_RhLL.shape[1]
     return total_RL[is_image_RL].view(len(group.examples), *group.grid)
-
-
-def _with_weights(model: Any, inputs: dict[str, Tensor]) -> Any:
-    """The stock forward with attention weights, which only the eager attention shows; it is switched for that long."""
-    text = model.model.language_model
-    before = text.config._attn_implementation
-    text.set_attn_implementation("eager")
-    try:
-        return model(**inputs, output_attentions=True, logits_to_keep=1, use_cache=False)
-    finally:
-        text.set_attn_implementation(before)

@@ -12,22 +12,3 @@ from arr_coc.viewing.saving import before_after, slider_html
 from arr_coc.viewing.sheets import question_blind_maps, texture_sheet
 from arr_coc.viewing.tokens import token_rows
 from arr_coc.viewing.warping import homunculus
-
-__all__ = [
-    "before_after",
-    "difference",
-    "evidence_overlay",
-    "heat_overlay",
-    "heatmap",
-    "homunculus",
-    "kept_overlay",
-    "latency_bars",
-    "question_blind_maps",
-    "questions_row",
-    "scorer_panels",
-    "side_by_side",
-    "slider_html",
-    "stage_times",
-    "texture_sheet",
-    "token_rows",
-]

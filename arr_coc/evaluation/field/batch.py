@@ -14,7 +14,7 @@ from torch import Tensor
 
 from arr_coc.evaluation.field.data import Picture, Query, ids_of
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.processor import Conversation, _encode_one
+from arr_coc.qwen.processor import Conversation, encode_one, left_padded
 from arr_coc.qwen.request import Hints, Request, cells_of, evidence_mask
 
 
@@ -73,11 +73,11 @@ def make_batch(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> Batch:
     assert len(set(grids)) == 1, "images of a batch have one grid"
     cells = grids[0][0] * grids[0][1]
     encoded = [
-        _encode_one(processor, Conversation([None], query.text), iter([cells]), True)  # type: ignore[list-item]
+        encode_one(processor, Conversation([None], query.text), iter([cells]), True)  # type: ignore[list-item]
         for _, _, query in asked
     ]
     image_id = owner.model.config.image_token_id
-    inputs = _padded(encoded, processor.tokenizer.pad_token_id or 0)
+    inputs = left_padded(encoded, processor.tokenizer.pad_token_id or 0)
     pixel_values, thw = seen["pixel_values"].to(device), seen["image_grid_thw"].to(device)
     boxes = [query.boxes or () for _, _, query in asked]
     request = Request.of(
@@ -105,20 +105,6 @@ def make_batch(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> Batch:
         encoded[0][0].index(image_id),
         [set(evidence_mask(several, grids[0]).flatten().nonzero().flatten().tolist()) for several in boxes],
     )
-
-
-def _padded(encoded: Sequence[tuple[list[int], list[int]]], pad_id: int) -> dict[str, Tensor]:
-    """Left-padded ids, masks of the real tokens and of the questions'."""
-    longest = max(len(ids) for ids, _ in encoded)
-
-    def pad(values: list[int], value: int) -> list[int]:
-        return [value] * (longest - len(values)) + values
-
-    return {
-        "input_ids": torch.tensor([pad(ids, pad_id) for ids, _ in encoded]),
-        "attention_mask": torch.tensor([pad([1] * len(ids), 0) for ids, _ in encoded]),
-        "question_mask": torch.tensor([pad(asked, 0) for _, asked in encoded]).bool(),
-    }
 
 
 def prompt_digest(ids: Sequence[int], tokenizer: Any) -> str:

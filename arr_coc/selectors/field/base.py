@@ -8,7 +8,6 @@ With k = N every cell is kept as it is. Scores that are not finite keep everythi
 """
 
 import inspect
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,9 +81,9 @@ class FieldSelector(Selector):
     def __init__(self, config: ARRCOCConfig) -> None:
         super().__init__(TokenAllocator(config.min_tokens, config.max_tokens))
 
-    @abstractmethod
     def score(self, view: View) -> Tensor:
-        """What the method thinks of each cell, `[B, N]` fp32."""
+        """What the method thinks of each cell, `[B, N]` fp32; nothing, for one that picks by other means."""
+        return torch.zeros(count(view), device=view.question.tokens_BLD.device)
 
     def claim(self, view: View, scores_BN: Tensor) -> Tensor:
         """What each image claims of a budget shared by several, `[B]`: its size, unless the method knows better."""
@@ -126,11 +125,6 @@ class FieldSelector(Selector):
 def count(view: View) -> tuple[int, int]:
     """Number of images, and of cells of each."""
     return view.question.tokens_BLD.shape[0], view.grid[0] * view.grid[1]
-
-
-def no_scores(view: View) -> Tensor:
-    """Zeros `[B, N]`, for a method that thinks nothing of the cells."""
-    return torch.zeros(count(view), device=view.question.tokens_BLD.device)
 
 
 def stretch(scores_BN: Tensor) -> Tensor:
