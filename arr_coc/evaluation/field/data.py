@@ -136,7 +136,7 @@ def file_pictures(
     for row in examples.rows:
         answers = row.answers or ((row.answer,) if row.answer else ())
         boxes = None if row.boxes is None else tuple(_share(box, row.image.size) for box in row.boxes)
-        query = Query(row.question, answers, metric or METRIC_OF[kind], row.family, boxes)
+        query = Query(row.question, answers, metric or METRIC_OF.get(kind, "exact"), row.family, boxes)
         by_image.setdefault(row.image, []).append(query)
     images = list(by_image)
     pictures: list[Picture] = []
