@@ -6,12 +6,16 @@ from random import Random
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from arr_coc.scenes.fonts import FURTHER_FILES
 from arr_coc.scenes.phrasings import WORDINGS
 from arr_coc.scenes.types import Box, Question
+from studies.mini import eight_bit
 from studies.mini.config import MiniTrainConfig
 from studies.mini.data import MiniBatches, find_world
+from studies.mini.shards import save_shards
 from studies.wide import held_out
 from studies.wide.draft import WideDraft
 from studies.wide.evaluate import ask_wide
@@ -266,3 +270,24 @@ def test_tests_ask_as_many_questions_as_wanted() -> None:
 def test_mistakes_are_told(split: str, size: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="use"):
         make_wide(0, split, size)
+
+
+# ---- checkpoints in 8 bits ---------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_in_8_bits_is_what_it_was_but_for_half_a_step(tmp_path) -> None:
+    tensors = {"matrix": torch.randn(6, 4, 3), "vector": torch.randn(5), "model.zero": torch.zeros(2, 3)}
+    save_shards(tensors, tmp_path / "whole")
+    save_file({"head.weight": torch.randn(3, 4)}, str(tmp_path / "whole" / eight_bit.HEAD))
+    eight_bit.main(["pack", str(tmp_path / "whole"), str(tmp_path / "packed.safetensors")])
+    eight_bit.main(["unpack", str(tmp_path / "packed.safetensors"), str(tmp_path / "again")])
+    (shard,) = (tmp_path / "again").glob("model-*.safetensors")
+    again = load_file(str(shard))
+    assert set(again) == set(tensors)
+    for name, tensor in tensors.items():
+        largest = tensor.flatten(1).abs().amax(1) if tensor.ndim > 1 else tensor.abs()
+        step = (largest / 127).view(-1, *[1] * (tensor.ndim - 1))
+        assert ((again[name].float() - tensor).abs() <= 0.6 * step + 0.005 * tensor.abs() + 1e-6).all()
+    assert load_file(str(tmp_path / "again" / eight_bit.HEAD))["head.weight"].shape == (3, 4)
+    with pytest.raises(ValueError, match="holds no model"):
+        eight_bit.pack(tmp_path, tmp_path / "nothing.safetensors")

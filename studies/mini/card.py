@@ -35,12 +35,12 @@ answers those too, and the answer means nothing.
 
 RETRAIN = """
 ## How to train it again
-    arr-coc train mini --out runs/1 --seconds 545 --config configs/mini-1-scratch.json
-    arr-coc train mini --out runs/2 --seconds 512 --init-from runs/1 --config configs/mini-2-reading.json --seed 2
-    arr-coc train mini --out runs/3 --seconds 447 --init-from runs/2 --config configs/mini-3-all.json --seed 3
-    arr-coc train mini --out runs/4 --seconds 520 --init-from runs/3 --config configs/mini-4-binding.json --seed 4
-    arr-coc train mini --out runs/5 --seconds 475 --init-from runs/4 --config configs/mini-5-all.json --seed 5
-    arr-coc train mini --out runs/6 --seconds 230 --init-from runs/5 --config configs/mini-6-variety.json --seed 6
+    python -m studies.mini.train --out runs/1 --seconds 545 --config configs/mini-1-scratch.json
+    python -m studies.mini.train --out runs/2 --seconds 512 --init-from runs/1 --config configs/mini-2-reading.json --seed 2
+    python -m studies.mini.train --out runs/3 --seconds 447 --init-from runs/2 --config configs/mini-3-all.json --seed 3
+    python -m studies.mini.train --out runs/4 --seconds 520 --init-from runs/3 --config configs/mini-4-binding.json --seed 4
+    python -m studies.mini.train --out runs/5 --seconds 475 --init-from runs/4 --config configs/mini-5-all.json --seed 5
+    python -m studies.mini.train --out runs/6 --seconds 230 --init-from runs/5 --config configs/mini-6-variety.json --seed 6
 
 on one H200, 46 minutes in all. The recipe: cross-entropy on the answers, an auxiliary loss per visual token that is
 dropped afterwards (things, colours, letters under it, and which label they belong to), sheets full of letters, scenes

@@ -1,4 +1,4 @@
-"""Settings of `arr-coc train mini`: one frozen dataclass, read from JSON, checked once."""
+"""Settings of `python -m studies.mini.train`: one frozen dataclass, read from JSON, checked once."""
 
 import dataclasses
 import math

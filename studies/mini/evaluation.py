@@ -110,7 +110,7 @@ def load_answerer(folder: Path, device: str, dtype: torch.dtype) -> Answerer:
 
     if not (folder / "config.json").is_file():
         raise ValueError(
-            f"{folder} holds no model: give a folder with config.json and weights (see `arr-coc train mini`)"
+            f"{folder} holds no model: give a folder with config.json and weights (see `python -m studies.mini.train`)"
         )
     model = Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).to(device).eval()
     return Answerer(model, AutoTokenizer.from_pretrained(folder), dtype)

@@ -2,7 +2,7 @@
 
     python -m studies.mini.model --out arr_coc/models/mini --template DIR
 
-writes tokenizer, configuration, processor settings and chat template; `arr-coc train mini` adds the weights.
+writes tokenizer, configuration, processor settings and chat template; `python -m studies.mini.train` adds the weights.
 """
 
 import argparse

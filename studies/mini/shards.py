@@ -7,6 +7,7 @@ checkpoints, which are complete or absent.
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ INDEX = "model.safetensors.index.json"
 
 def export_weights(model: Any, folder: Path) -> list[Path]:
     """Write the model's weights, tied ones once, as bfloat16 shards with their index; returns the shards."""
-    folder.mkdir(parents=True, exist_ok=True)
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    weights = {
-        name: value.detach().to(torch.bfloat16).cpu().contiguous()
-        for name, value in model.state_dict().items()
-        if name not in tied
-    }
+    return save_shards({name: value for name, value in model.state_dict().items() if name not in tied}, folder)
+
+
+def save_shards(tensors: Mapping[str, Tensor], folder: Path) -> list[Path]:
+    """Write named weights as bfloat16 shards with their index; returns the shards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.detach().to(torch.bfloat16).cpu().contiguous() for name, value in tensors.items()}
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, value in weights.items():
@@ -52,7 +54,7 @@ def export_weights(model: Any, folder: Path) -> list[Path]:
 def load_weights(model: Any, folder: Path) -> None:
     """Load exported shards into `model` (any dtype); every weight must be there."""
     if not (folder / INDEX).is_file():
-        raise ValueError(f"{folder} holds no {INDEX}: give a folder that `arr-coc train mini` wrote")
+        raise ValueError(f"{folder} holds no {INDEX}: give a folder that `python -m studies.mini.train` wrote")
     weights: dict[str, Tensor] = {}
     for file in sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values())):
         weights |= load_file(folder / file)

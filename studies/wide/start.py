@@ -56,7 +56,7 @@ def widen_rows(rows_VD: Tensor, origins: dict[int, int], wanted: int) -> Tensor:
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder of shards."""
     if not (folder / INDEX).is_file():
-        raise ValueError(f"{folder} holds no {INDEX}: give a folder that `arr-coc train mini` wrote")
+        raise ValueError(f"{folder} holds no {INDEX}: give a folder that `python -m studies.mini.train` wrote")
     weights: dict[str, Tensor] = {}
     for file in sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values())):
         weights |= load_file(folder / file)
