@@ -279,8 +279,8 @@ def test_a_checkpoint_in_8_bits_is_what_it_was_but_for_half_a_step(tmp_path) -> 
     tensors = {"matrix": torch.randn(6, 4, 3), "vector": torch.randn(5), "model.zero": torch.zeros(2, 3)}
     save_shards(tensors, tmp_path / "whole")
     save_file({"head.weight": torch.randn(3, 4)}, str(tmp_path / "whole" / eight_bit.HEAD))
-    eight_bit.main(["pack", str(tmp_path / "whole"), str(tmp_path / "packed.safetensors")])
-    eight_bit.main(["unpack", str(tmp_path / "packed.safetensors"), str(tmp_path / "again")])
+    eight_bit.main(["pack", str(tmp_path / "whole"), str(tmp_path / "packed.safetensors.xz")])
+    eight_bit.main(["unpack", str(tmp_path / "packed.safetensors.xz"), str(tmp_path / "again")])
     (shard,) = (tmp_path / "again").glob("model-*.safetensors")
     again = load_file(str(shard))
     assert set(again) == set(tensors)

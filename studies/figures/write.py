@@ -76,6 +76,24 @@ def mini_aims(results: dict[str, Any]) -> str:
     return "\n".join([*markdown_table(("", "aim", "reached"), rows), "", weak_spots(results)])
 
 
+WIDE = {
+    **{"seen": "the wide world", "styles": "styles", "fonts": "fonts", "pairs": "pairs of colour and thing"},
+    **{"wordings": "wordings", "layouts": "layouts", "old_seen": "the first world", "old_unseen": "its unseen test"},
+    **{"sparse25": "the wide world, 25 % of the tokens, sparse"},
+}
+
+
+def wide_table(results: dict[str, Any]) -> str:
+    """Exact answers after each run of the wide training."""
+    runs = results["runs"]
+    heads = ("", *(f"run {one['run']}: {one['seconds']} s, {one['steps']:,} steps" for one in runs))
+    rows = []
+    for name, label in WIDE.items():
+        found = [one["splits"].get(name) for one in runs]
+        rows.append((label, *("-" if one is None else f"{one['accuracy']:.1%} of {one['n']}" for one in found)))
+    return "\n".join(markdown_table(heads, rows))
+
+
 def filled(text: str, name: str, table: str) -> str:
     pattern = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end of figures -->)", re.DOTALL)
     assert pattern.search(text), f"no place for the figures of {name}"
@@ -92,7 +110,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[dict[str, Any]], str], str]]] = {
         "equal": (equal_table, "equal-tokens"),
         "speed": (speed_table, "speed-gpu"),
     },
-    "docs/training-mini.md": {"mini": (mini_aims, "mini")},
+    "docs/training-mini.md": {"mini": (mini_aims, "mini"), "wide": (wide_table, "wide")},
     "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
     "docs/speed.md": {
         "aims": (speed_aims, "speed-gpu"),

@@ -1,20 +1,23 @@
 """Weights in 8 bits, for checkpoints that training goes on from: a whole number per value and a scale per row.
 
-python -m studies.mini.eight_bit pack WEIGHTS_FOLDER studies/mini/checkpoints/wide.safetensors
-python -m studies.mini.eight_bit unpack studies/mini/checkpoints/wide.safetensors OUT_FOLDER
+python -m studies.mini.eight_bit pack WEIGHTS_FOLDER studies/mini/checkpoints/wide.safetensors.xz
+python -m studies.mini.eight_bit unpack studies/mini/checkpoints/wide.safetensors.xz OUT_FOLDER
 
 `pack` reads the bfloat16 shards of a folder and its dense head, if it has one; `unpack` writes both again. A value is
 off by at most half a step, 1/254 of the largest of its row: training starts a new learning-rate cycle from it anyway.
+The file is a safetensors file in xz: a sixth smaller, and a tree has to travel.
 """
 
 import argparse
+import lzma
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
+from arr_coc.files import write_whole
 from studies.mini.shards import INDEX, save_shards
 
 STEPS, SCALE, HEAD = 127, ".scale", "dense_head.safetensors"
@@ -57,13 +60,12 @@ def pack(folder: Path, file: Path) -> None:
     tensors = {name: tensor for shard in shards for name, tensor in load_file(str(shard)).items()}
     if (folder / HEAD).is_file():
         tensors |= {HEAD_PREFIX + name: tensor for name, tensor in load_file(str(folder / HEAD)).items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    save_file(to_eight_bits(tensors), str(file), metadata={"format": "pt"})
+    write_whole(file, lzma.compress(save(to_eight_bits(tensors), metadata={"format": "pt"}), preset=9))
 
 
 def unpack(file: Path, folder: Path) -> None:
     """Shards and dense head as training reads them."""
-    whole = from_eight_bits(load_file(str(file)))
+    whole = from_eight_bits(load(lzma.decompress(file.read_bytes())))
     head = {name.removeprefix(HEAD_PREFIX): whole.pop(name) for name in list(whole) if name.startswith(HEAD_PREFIX)}
     folder.mkdir(parents=True, exist_ok=True)
     save_shards(whole, folder)

@@ -19,6 +19,7 @@ from arr_coc.evaluation.bench.cases import ENCODINGS, MODES, Case, Subject, load
 from arr_coc.evaluation.bench.measure import measure, way_of
 from arr_coc.evaluation.bench.report import Row, document, fit_table, save_plots, table
 from arr_coc.files import write_json
+from arr_coc.qwen.vision import Geometry
 
 GRID = ("sides", "batches", "kept", "encodings", "modes", "sights", "decode", "repeats")  # what cases are made of
 Say = Callable[[str], None]
@@ -34,6 +35,7 @@ def grid_of_cases(
     sights: Sequence[str] = ("stem",),
     decode: int = 0,
     repeats: int = 10,
+    cell: int = Geometry().cell,
 ) -> list[Case]:
     """Every combination once; all tokens kept has neither a budget nor a sight, and decoding is timed at batch 1."""
     cases = []
@@ -41,7 +43,7 @@ def grid_of_cases(
         ways = [(1, sights[0])] if encoding == "dense" else list(itertools.product(kept, sights))
         for budget, sight in ways:
             steps = decode if batch == 1 else 0
-            cases.append(Case(side, batch, budget, encoding, mode, sight, steps, repeats))
+            cases.append(Case(side, batch, budget, encoding, mode, sight, steps, repeats, cell))
     return cases
 
 
@@ -112,18 +114,18 @@ def read_rows(path: Path) -> list[Row]:
     return list(json.loads(path.read_text())["rows"]) if path.is_file() else []
 
 
-def cases_of(options: Any) -> list[Case]:
-    """Every combination of what was asked for."""
-    return grid_of_cases(**{name: getattr(options, name) for name in GRID})
+def cases_of(options: Any, cell: int) -> list[Case]:
+    """Every combination of what was asked for, of images of whole cells of `cell` px."""
+    return grid_of_cases(**{name: getattr(options, name) for name in GRID}, cell=cell)
 
 
 def bench(options: Any, say: Say, cases: Sequence[Case] = ()) -> Row:
     """Run all that was asked for and return the document; `cases` are measured instead where they are given."""
     if options.text < 4:
         raise ValueError(f"{options.text} text tokens: give 4 or more")
-    cases = cases or cases_of(options)
-    sights = tuple(dict.fromkeys(case.sight for case in cases))
+    sights = tuple(dict.fromkeys([case.sight for case in cases] or options.sights))
     subject = load_subject(options.model, options.device, options.dtype, sights)
+    cases = cases or cases_of(options, Geometry.of(subject.stock.config.vision_config).cell)
     on_gpu = torch.device(subject.stock.device).type == "cuda"
     out = options.out or Path("out") / ("speed-gpu.json" if on_gpu else "speed-cpu.json")
     before = read_rows(out) if options.append else []
