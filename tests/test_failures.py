@@ -8,6 +8,9 @@ import tiny
 import torch
 
 from arr_coc.config import ARRCOCConfig
+from arr_coc.demo.ask import ask as demo_ask
+from arr_coc.demo.inputs import Inquiry
+from arr_coc.demo.models import Models
 from arr_coc.knowing import Knowing
 from arr_coc.lmms.requests import answer_chats, read_chat
 from arr_coc.qwen import ARRCOCQwen
@@ -157,3 +160,22 @@ def test_what_the_caller_did_wrong_is_not_a_failure_of_the_choice(ours):
     told_nothing = tiny.wrapped(ours.model, selector=make_selector("oracle", ours.config, ours.layer))
     with pytest.raises(ValueError, match="must be told where the answer is"):
         ask(told_nothing, PICTURES[:1], 0.3)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_page_answers_with_every_token_and_the_reason(demo_models, monkeypatch, fault):
+    asked = Inquiry(PICTURES[0], "What colour is the hand?", 0.1)
+    broken, reason = FAULTS[fault]
+    *_, sound_one = demo_ask(demo_models, "mini", asked)
+    assert sound_one.stats.startswith("**2** of 20")
+    *_, whole = demo_ask(demo_models, "mini", Inquiry(asked.image, asked.question, 1.0))
+    monkeypatch.setattr(Knowing, "forward", broken)
+    *_, told_one = demo_ask(demo_models, "mini", asked)
+    assert told_one.answer == whole.answer
+    assert told_one.stats.startswith("**20** of 20")
+    assert reason in told_one.stats
+
+
+@pytest.fixture(scope="module")
+def demo_models():
+    return Models(["mini"])
