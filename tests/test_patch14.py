@@ -19,8 +19,17 @@ def _patches_of_14_px(monkeypatch):
     monkeypatch.setattr(tiny, "PATCH", 14)
 
 
-# Every test of that file is a test of this one as well, under the fixture above.
-globals().update({name: test for name, test in vars(test_qwen_equality).items() if name.startswith("test_")})
+# Every test of that file is a test of this one as well, under the fixture above; of the first, one kernel is enough.
+WHOLE = "test_all_kept_is_the_untouched_model_bit_for_bit"
+globals().update(
+    {name: test for name, test in vars(test_qwen_equality).items() if name.startswith("test_") and name != WHOLE}
+)
+
+
+@pytest.mark.parametrize("how", ["dense", "sparse"])
+@pytest.mark.parametrize("batch", test_qwen_equality.BATCHES)
+def test_all_kept_is_the_untouched_model_bit_for_bit(batch, how):
+    getattr(test_qwen_equality, WHOLE)(batch, how, "sdpa", False)
 
 
 def test_the_model_says_how_large_a_cell_is():
