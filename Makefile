@@ -37,7 +37,7 @@ demo: $(DEMO)
 	$(BIN)/arr-coc demo --open
 
 test: lint
-	$(BIN)/python -m pytest -m "not soak"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak"
 
 lint: $(DEV)
 	$(BIN)/ruff check .

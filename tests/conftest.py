@@ -16,3 +16,13 @@ collect_ignore = [] if chromium() else ["test_demo_browser.py"]
 def pytest_report_header() -> str:
     found = chromium()
     return f"browser: {found}" if found else "browser: no Chromium here, the demo's browser tests are left out"
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was():
+    """Commands that run in this process set up the package's logger for a terminal: the next test finds it as it was."""
+    logger = logging.getLogger("arr_coc")
+    before = logger.level, logger.propagate, list(logger.handlers), logger.disabled
+    yield
+    logger.level, logger.propagate, logger.handlers[:], logger.disabled = before
+    logger.manager._clear_cache()

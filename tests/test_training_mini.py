@@ -144,7 +144,7 @@ def test_warm_restart_starts_from_the_weights(whole, tmp_path):
     assert "from step 0" in run(tiny(2, learning_rate=0.0), tmp_path, init_from=whole[0])[0]
     old, new = (load_file(f / "model-00001-of-00001.safetensors") for f in (whole[0], tmp_path))
     assert all(torch.equal(old[name], new[name]) for name in old)
-    with pytest.raises(ValueError, match="studies.mini.train"):
+    with pytest.raises(ValueError, match=r"studies\.mini\.train"):
         run(tiny(2), tmp_path / "other", init_from=tmp_path / "nowhere")
 
 
