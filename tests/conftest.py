@@ -22,7 +22,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was():
-    """Commands that run in this process set up the package's logger for a terminal; the next test finds it untouched."""
+    """Commands run in this process set up the package's logger for a terminal; the next test finds it untouched."""
     logger = logging.getLogger("arr_coc")
     before = logger.level, logger.propagate, list(logger.handlers), logger.disabled
     yield
