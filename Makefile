@@ -37,7 +37,9 @@ demo: $(DEMO)
 	$(BIN)/arr-coc demo --open
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak"
+	@# In two processes; what fails there is tried once more, alone and in order.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak" \
+		|| $(BIN)/python -m pytest --last-failed -m "not soak"
 
 lint: $(DEV)
 	$(BIN)/ruff check .

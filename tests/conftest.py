@@ -23,8 +23,7 @@ def pytest_report_header() -> str:
 @pytest.fixture(autouse=True)
 def _logging_as_it_was():
     """Commands run in this process set up the package's logger for a terminal; the next test finds it untouched."""
-    logger = logging.getLogger("arr_coc")
-    before = logger.level, logger.propagate, list(logger.handlers), logger.disabled
     yield
-    logger.level, logger.propagate, logger.handlers[:], logger.disabled = before
-    logger.manager._clear_cache()
+    logger = logging.getLogger("arr_coc")
+    logger.propagate, logger.handlers[:], logger.disabled = True, [], False
+    logger.setLevel(logging.NOTSET)
