@@ -24,6 +24,7 @@ UNTRAINED_TENSIONS = (0.5, 0.1, 0.2)
 STATISTICS = 4
 EVEN, NEARLY_EVEN = 0.65, 0.7  # spread of detail under which an image has no structure, and may have none
 SURE = 0.98  # relevance that the best cell of a structured image nearly always has
+LEAST_SCORE = 1e-4  # share of a map's peak that counts as nothing: a logarithm needs a floor
 WEAK_SALIENCY = 0.1  # a perspectival map whose peak stands this far above its mean counts for half
 
 
@@ -40,6 +41,18 @@ def combine(scores_BSHW: Tensor, weights_BS: Tensor) -> Tensor:
     """Weighted mean of the maps. A common factor of the weights does not matter to the choice and is divided out."""
     total_B11 = weights_BS.sum(-1).clamp(min=1e-6).view(-1, 1, 1)
     return torch.einsum("bshw,bs->bhw", scores_BSHW, weights_BS) / total_B11
+
+
+def multiply(scores_BSHW: Tensor, exponents_BS: Tensor) -> Tensor:
+    """Product of powers of the maps, as a sum of logarithms, brought to [0, 1]: the weighted geometric mean.
+
+    A cell must matter to every map that has an exponent. Each map is taken relative to its peak, so that its scale does
+    not matter; the root keeps what is left of small products apart from nothing.
+    """
+    peak_BS11 = scores_BSHW.amax((2, 3), keepdim=True).clamp(min=LEAST_SCORE)
+    logs_BSHW = (scores_BSHW / peak_BS11).clamp(min=LEAST_SCORE).log()
+    total_B11 = exponents_BS.sum(-1).clamp(min=1e-6).view(-1, 1, 1)
+    return (torch.einsum("bshw,bs->bhw", logs_BSHW, exponents_BS) / total_B11).exp()
 
 
 class AdaptiveTensionBalancer(nn.Module):

@@ -36,6 +36,31 @@ _KEEP_HELP = 'give a fraction kept in (0, 1] such as 0.25, a number of tokens of
 
 
 @dataclass(frozen=True, slots=True)
+class FirstLook:
+    """How a first look is made: cells of the small copy, at least and at most, and the share of the decoder layers that read it."""
+
+    least: int = 64
+    most: int = 256
+    depth: float = 4 / 7
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise ValueError(f"a small copy of {self.least} to {self.most} cells: expected 1 <= least <= most")
+        if not 0 < self.depth <= 1:
+            raise ValueError(f"depth={self.depth}: expected the share of the decoder layers that read, in (0, 1]")
+
+    def grid(self, grid: tuple[int, int]) -> tuple[int, int]:
+        """Cells of the small copy: half of the image's side within the bounds, and never more than the image has."""
+        cells = grid[0] * grid[1]
+        ratio = min(1.0, (min(max(self.least, cells / 4), self.most) / cells) ** 0.5)
+        return max(1, round(grid[0] * ratio)), max(1, round(grid[1] * ratio))
+
+    def layers(self, of: int) -> int:
+        """Decoder layers that are read, of so many."""
+        return max(1, round(self.depth * of))
+
+
+@dataclass(frozen=True, slots=True)
 class ARRCOCConfig:
     """Settings of one ARR-COC layer and of how it sits in its Qwen3-VL."""
 

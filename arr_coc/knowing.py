@@ -74,6 +74,14 @@ class InformationScorer(nn.Module):
         return torch.einsum("bchw,c->bhw", bits_BCHW, self.channel_logits.softmax(0)) / self.most_bits
 
 
+SALIENCY = ("spectral_residual", "colour_contrast", "local_contrast")
+
+
+def saliency(pyramid: TexturePyramid) -> Tensor:
+    """What stands out, without training: the mean of the saliency channels, `[B, H, W]` in [0, 1]."""
+    return pyramid.cell_BCHW[:, [pyramid.names.index(name) for name in SALIENCY]].mean(1)
+
+
 class PerspectivalScorer(nn.Module):
     """What stands out: a small CNN (C-32-16-1) that goes down the pyramid, beside a direct reading of saliency."""
 
@@ -92,7 +100,7 @@ class PerspectivalScorer(nn.Module):
             # Untrained, the saliency channels decide; the CNN starts as a whisper beside them.
             self.to_score.weight.mul_(0.05)
             self.saliency.weight.zero_()
-            for name in ("spectral_residual", "colour_contrast", "local_contrast"):
+            for name in SALIENCY:
                 self.saliency.weight[0, names.index(name)] = 4.0
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:

@@ -4,7 +4,7 @@ B batch of images with one grid, C channels, H W grid of cells, N = H * W, L que
 S scorers, T tensions, G channels of sight.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 
@@ -58,6 +58,13 @@ class TexturePyramid:
         levels = self.fine_BChw[image_R], self.middle_BChw[image_R], self.cell_BCHW[image_R]
         return TexturePyramid(*levels, self.names, self.spread_B[image_R], seen)
 
+    @classmethod
+    def together(cls, pyramids: "Sequence[TexturePyramid]") -> "TexturePyramid":
+        """Pyramids without sight, of one grid, as one."""
+        levels = zip(*((one.fine_BChw, one.middle_BChw, one.cell_BCHW, one.spread_B) for one in pyramids), strict=True)
+        fine, middle, cell, spread = (torch.cat(level) for level in levels)
+        return cls(fine, middle, cell, pyramids[0].names, spread)
+
     def stacked(self) -> Tensor:
         """All three levels and what was seen, side by side per cell: [B, 21 C + G, H, W]."""
         levels = [F.pixel_unshuffle(self.fine_BChw, FINE), F.pixel_unshuffle(self.middle_BChw, 2), self.cell_BCHW]
@@ -97,7 +104,7 @@ class Balance:
     """One relevance map, and what made it."""
 
     relevance_BHW: Tensor  # in [0, 1]
-    weights_BS: Tensor  # in [0, 1], need not sum to one
+    weights_BS: Tensor  # of a mean, in [0, 1], need not sum to one; or exponents of a product, 0 or more
     tensions_BT: Tensor  # in [0, 1], in the order of TENSIONS
 
 

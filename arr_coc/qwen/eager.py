@@ -82,7 +82,7 @@ class Preparer:
         grids = choice.grids or request.layout.grids
         with stopwatch.part("resize"):
             rows = self._small_rows(request, grids)
-            small, short = with_small_images(request, grids, rows, self.looker.model.config, self.pad_id)
+            small, short = with_small_images(request, grids, self.looker.model.config, self.pad_id, rows)
         prepared = self._prepare(small, stopwatch)
         found = prepared.compact.columns
         columns = short.columns.gather(1, found.clamp(min=0)).masked_fill(found < 0, -1)

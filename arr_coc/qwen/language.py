@@ -141,25 +141,40 @@ def _together(parts: list[Begun]) -> Begun:
     return Begun(parts[0].layers, hidden_BLD, keys, values, mask_BL, attended_BL)
 
 
-@torch.no_grad()
-def last_attention(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask_BL: Tensor) -> Tensor:
-    """Attention of each row's last token over its row at a decoder layer, mean over heads, `[B, L]` fp32.
+def keys_of(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Keys of a decoder layer for what goes into it, turned, `[B, G, L, d]`."""
+    attention = layer.self_attn
+    projected = attention.k_proj(layer.input_layernorm(hidden_BLD)).unflatten(-1, (-1, attention.head_dim))
+    key = attention.k_norm(projected).transpose(1, 2)
+    turned: Tensor = apply_rotary_pos_emb(key, key, *rotation)[1]
+    return turned
 
-    One row of the attention matrix: no need for a kernel that shows its weights.
+
+@torch.no_grad()
+def attention_row(
+    layer: Any, hidden_BD: Tensor, rotation: tuple[Tensor, Tensor], keys_BGLd: Tensor, mask_BL: Tensor
+) -> Tensor:
+    """Attention of one token of each row over `keys_BGLd` at a decoder layer, mean over heads, `[B, L]` fp32.
+
+    `hidden_BD` is what goes into the layer at that token, `rotation` are its tables, `[B, 1, d]`. One row of the
+    attention matrix: no need for a kernel that shows its weights.
     """
-    attention, normed_BLD = layer.self_attn, layer.input_layernorm(hidden_BLD)
-    rows = torch.arange(mask_BL.shape[0], device=mask_BL.device)
-    last_B = (mask_BL * torch.arange(mask_BL.shape[1], device=mask_BL.device)).amax(-1)
-    heads = (-1, attention.head_dim)
-    query = attention.q_norm(attention.q_proj(normed_BLD[rows, last_B].unsqueeze(1)).unflatten(-1, heads))
-    key = attention.k_norm(attention.k_proj(normed_BLD).unflatten(-1, heads)).transpose(1, 2)
-    cos, sin = rotation
-    last_cos, last_sin = cos[rows, last_B].unsqueeze(1), sin[rows, last_B].unsqueeze(1)
-    query, _ = apply_rotary_pos_emb(query.transpose(1, 2), query.transpose(1, 2), last_cos, last_sin)
-    _, key = apply_rotary_pos_emb(key, key, cos, sin)
-    key = key.repeat_interleave(attention.num_key_value_groups, dim=1)
+    attention = layer.self_attn
+    projected = attention.q_proj(layer.input_layernorm(hidden_BD).unsqueeze(1)).unflatten(-1, (-1, attention.head_dim))
+    query = attention.q_norm(projected).transpose(1, 2)
+    query, _ = apply_rotary_pos_emb(query, query, *rotation)
+    key = keys_BGLd.repeat_interleave(attention.num_key_value_groups, dim=1)
     logits_BHL = (query.float() @ key.float().transpose(-1, -2)).squeeze(2) * attention.scaling
     return logits_BHL.masked_fill(~mask_BL.unsqueeze(1), -torch.inf).softmax(-1).mean(1)
+
+
+def last_attention(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask_BL: Tensor) -> Tensor:
+    """Attention of each row's last token over its row at a decoder layer, mean over heads, `[B, L]` fp32."""
+    rows = torch.arange(mask_BL.shape[0], device=mask_BL.device)
+    last_B = (mask_BL * torch.arange(mask_BL.shape[1], device=mask_BL.device)).amax(-1)
+    cos, sin = rotation
+    turn = cos[rows, last_B].unsqueeze(1), sin[rows, last_B].unsqueeze(1)
+    return attention_row(layer, hidden_BLD[rows, last_B], turn, keys_of(layer, hidden_BLD, rotation), mask_BL)
 
 
 class _LaterLayers(_StandIn):

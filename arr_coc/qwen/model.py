@@ -19,6 +19,7 @@ from arr_coc.qwen import eager
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.eager import Prepared, Preparer
+from arr_coc.qwen.first_look import Memory
 from arr_coc.qwen.graphs import rules
 from arr_coc.qwen.graphs.layout import NotFast
 from arr_coc.qwen.graphs.picking import Picking, picking_of
@@ -77,6 +78,7 @@ class ARRCOCQwen(nn.Module):
         self.fast = fast
         self.fast_runner: FastRunner | None = None  # made by the first request that it serves
         self.break_even = break_even
+        self.memory = Memory()  # of images that were looked at, for further questions about them
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
         self._pad_id = pad_id_of(model, processor)
         self._told: dict[str, None] = {}
@@ -376,7 +378,8 @@ class ARRCOCQwen(nn.Module):
 
     def looker(self) -> Looker:
         """What chooses."""
-        return Looker(self.model, self.selector, self.config, self.geometry, self._chat, strict=self.training)
+        own = (self.model, self.selector, self.config, self.geometry, self._chat)
+        return Looker(*own, strict=self.training, memory=self.memory, pad_id=self._pad_id)
 
     def preparer(self) -> Preparer:
         """What chooses, encodes and compacts."""

@@ -273,12 +273,12 @@ def shorten(
 
 
 def with_small_images(
-    request: Request, grids: Sequence[Grid], rows: Sequence[Tensor], config: Any, pad_id: int
+    request: Request, grids: Sequence[Grid], config: Any, pad_id: int, rows: Sequence[Tensor] | None = None
 ) -> tuple[Request, Compact]:
     """The request as it would be had the images come with these `grids` of cells and patches.
 
-    `rows` are the patches of each image, `[P, X]`. All of their tokens are asked for. Also returns which columns of the
-    caller's sequence are left.
+    `rows` are the patches of each image, `[P, X]`; None where they are not needed. All of their tokens are asked for.
+    Also returns which columns of the caller's sequence are left.
     """
     left = [torch.arange(height * width, device=request.input_ids.device) for height, width in grids]
     nowhere = torch.zeros_like(request.input_ids).expand(3, -1, -1)  # positions follow from the small images, later
@@ -291,7 +291,7 @@ def with_small_images(
         attention_mask=short.attention_mask,
         labels=short.labels,
         question_mask=None,
-        pixel_values=torch.cat([row.to(request.pixel_values) for row in rows]),
+        pixel_values=request.pixel_values[:0] if rows is None else torch.cat([row.to(request.pixel_values) for row in rows]),
         image_grid_thw=thw,
         layout=Layout.of(short.input_ids, thw, config),
         keeps=[1.0] * len(request.keeps),

@@ -1,6 +1,6 @@
 """Ways to choose visual tokens, behind one interface, by name."""
 
-from arr_coc.selectors import controls, training_free
+from arr_coc.selectors import controls, look_twice, training_free
 from arr_coc.selectors.base import (
     PLAIN,
     SELECTORS,
@@ -16,4 +16,4 @@ from arr_coc.selectors.field import cdpruner, divprune, fastv, mmtok, visionzip
 from arr_coc.selectors.field.base import FieldSelector, Pick, Taken
 from arr_coc.selectors.learned import ARRCOCSelector
 
-METHODS = (training_free, controls, cdpruner, divprune, fastv, mmtok, visionzip)  # each registers what it has
+METHODS = (look_twice, training_free, controls, cdpruner, divprune, fastv, mmtok, visionzip)  # each registers what it has

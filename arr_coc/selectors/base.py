@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.config import ARRCOCConfig
+from arr_coc.config import ARRCOCConfig, FirstLook
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.records import Allocation, Judgement, QuestionTokens
+from arr_coc.records import Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.timing import Stopwatch
 
 
@@ -39,7 +39,8 @@ class View:
     patches_BNX: Tensor | None = None  # the ViT's last hidden states, mean over the patches of a cell
     received_BN: Tensor | None = None  # attention that a cell receives in the ViT's last block, fp32
     keys_BNd: Tensor | None = None  # keys of that block, mean over heads and over the patches of a cell
-    attended_BN: Tensor | None = None  # of each row, attention of the prompt's last token inside the language model
+    attended_BN: Tensor | None = None  # of each row, attention of the prompt's last token inside the language model, fp32
+    pyramid: TexturePyramid | None = None  # textures of the images, where they were made before
     image_R: Tensor | None = None  # the image of each row
 
     def per_row(self) -> "View":
@@ -69,6 +70,8 @@ class Selector(nn.Module, ABC):
     """Whether it needs the attention and the keys of the vision encoder's last block. Implies `reads_tokens`."""
     reads_evidence: bool = False
     """Whether it must be told where the answer is."""
+    first_look: FirstLook | None = None
+    """The first look that it needs: the view then holds `attended_BN`, from a small copy read with the question."""
     resizes: bool = False
     """Whether it makes the image smaller instead of dropping tokens: its allocation gives the small grids."""
     untrained_notice: str = ""
@@ -124,12 +127,12 @@ def register(name: str) -> Callable[[SelectorFactory], SelectorFactory]:
 
 
 def make_selector(name: str, config: ARRCOCConfig, layer: ARRCOCLayer, **settings: Any) -> Selector:
-    """Build a selector by name; "auto" is the trained layer where there is one, else the training-free choice.
+    """Build a selector by name; "auto" is the trained layer where there is one, else looking twice.
 
     `settings` are those of the method, such as `seed` of "random".
     """
     if name == "auto":
-        name = "arr_coc" if config.trained else "training_free"
+        name = "arr_coc" if config.trained else "look_twice"
     if name not in SELECTORS:
         raise ValueError(f"selector={name!r}: expected one of auto, {', '.join(sorted(SELECTORS))}")
     known = list(inspect.signature(SELECTORS[name]).parameters)[2:]

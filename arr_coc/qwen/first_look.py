@@ -1,0 +1,227 @@
+"""The first look: small copies of images, read with the question by the first layers of the language model.
+
+R rows (prompts with images), I images of all rows, U different prefixes, P tokens of a prefix, S of a suffix, L = P + S,
+D width, G key heads, d size of a head, h w grid of a small copy, H W that of the image.
+
+A prompt is read in two parts. The prefix, all up to its last image, does not depend on the question: its keys and values
+serve every question about these images, and are kept for a while. The suffix is all that a further question costs. Where
+the last token of the prompt attends is computed from queries and keys, so any attention kernel will do. Only the stock
+model's own modules are run.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+from transformers.masking_utils import create_causal_mask
+
+from arr_coc.qwen.language import attention_row, keys_of
+from arr_coc.qwen.request import Layout
+from arr_coc.qwen.vision import Grid
+
+MOST_BYTES = 256 << 20  # of what is remembered of images: about 20 of them at 1024 px with a 2B model
+
+
+class Memory:
+    """Tensors by what they were made of, at most so many bytes: what was unused for longest goes first."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.most_bytes, self.size = most_bytes, 0
+        self._held: OrderedDict[Hashable, tuple[tuple[Tensor, ...], int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable | None) -> tuple[Tensor, ...] | None:
+        """What was put under the key; None where nothing was, or it is gone."""
+        with self._lock:
+            if key is None or key not in self._held:
+                return None
+            self._held.move_to_end(key)
+            return self._held[key][0]
+
+    def put(self, key: Hashable | None, tensors: Sequence[Tensor]) -> None:
+        """Nothing is kept without a key, nor what is larger than all that may be kept."""
+        size = sum(tensor.nbytes for tensor in tensors)
+        if key is None or size > self.most_bytes:
+            return
+        with self._lock:
+            _, before = self._held.pop(key, ((), 0))
+            self._held[key] = tuple(tensors), size
+            self.size += size - before
+            while self.size > self.most_bytes:
+                _, (_, gone) = self._held.popitem(last=False)
+                self.size -= gone
+
+    def clear(self) -> None:
+        with self._lock:
+            self._held.clear()
+            self.size = 0
+
+
+def content_key(image: Tensor) -> Hashable | None:
+    """What an image on the host is known by: a digest of every pixel; None on a device, where reading it back costs."""
+    if image.device.type != "cpu":
+        return None
+    whole = image.contiguous()
+    digest = hashlib.blake2b(whole.numpy().data, digest_size=20)
+    return digest.digest(), str(image.dtype), tuple(image.shape)
+
+
+def weights_stamp(model: Any) -> Hashable:
+    """Changes whenever weights are moved or written to: what was seen with others is not to be used."""
+    parameters = list(model.model.parameters())
+    return parameters[0].data_ptr(), parameters[-1].data_ptr(), sum(parameter._version for parameter in parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallPrompts:
+    """Prompts as they are with small copies in place of the images; `positions_3RL` are M-RoPE's t, h, w."""
+
+    ids_RL: Tensor
+    mask_RL: Tensor
+    positions_3RL: Tensor
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A piece of one prompt, without padding."""
+
+    ids_S: Tensor
+    positions_3S: Tensor
+
+
+def attended(
+    model: Any,
+    prompts: SmallPrompts,
+    features: Sequence[tuple[Tensor, ...]],
+    keys: Sequence[Hashable],
+    layers: int,
+    memory: Memory,
+) -> list[Tensor]:
+    """Attention of each prompt's last token to the cells of each small copy, `[h, w]` fp32, mean over heads and layers.
+
+    `features` are the visual tokens of each image and its DeepStack levels, `[h w, D]` each; `keys` say which images are
+    the same one. All visual tokens of a row sum to at most 1.
+    """
+    rows = [_split(prompts, row) for row in range(prompts.ids_RL.shape[0])]
+    of_row = [[image for image, sample in enumerate(prompts.layout.sample_of) if sample == row] for row in range(len(rows))]
+    asked = [row for row, images in enumerate(of_row) if images]
+    names = {row: (*rows[row][0].ids_S.tolist(), *(keys[image] for image in of_row[row]), layers) for row in asked}
+    states: dict[Hashable, tuple[Tensor, ...]] = {}
+    missing: dict[Hashable, int] = {}
+    for row in asked:
+        held = memory.get(names[row])
+        if held is None:
+            missing.setdefault(names[row], row)
+        else:
+            states[names[row]] = held
+    if missing:
+        made = _read_prefixes(
+            model,
+            [rows[row][0] for row in missing.values()],
+            [[features[image] for image in of_row[row]] for row in missing.values()],
+            layers,
+        )
+        for name, held in zip(missing, made, strict=True):
+            states[name] = held
+            memory.put(name, held)
+    attended_RP = _read_suffixes(model, [rows[row][1] for row in asked], [states[names[row]] for row in asked], layers)
+    image_id = model.config.image_token_id
+    found: list[Tensor] = []
+    for row, attended_P in zip(asked, attended_RP, strict=True):
+        prefix = rows[row][0].ids_S
+        grids = [prompts.layout.grids[image] for image in of_row[row]]
+        cells = attended_P[: prefix.shape[0]][prefix == image_id].split([height * width for height, width in grids])
+        found += [one.view(grid) for one, grid in zip(cells, grids, strict=True)]
+    return found
+
+
+def _split(prompts: SmallPrompts, row: int) -> tuple[_Part, _Part]:
+    """A row without its padding: all up to its last visual token, and the rest."""
+    real = prompts.mask_RL[row].bool()
+    ids, positions_3S = prompts.ids_RL[row, real], prompts.positions_3RL[:, row, real]
+    visual = (prompts.layout.types_BL[row, real] == 1).nonzero()
+    end = int(visual[-1]) + 1 if visual.numel() else 0
+    end = min(end, ids.shape[0] - 1)  # the last token asks, even where it is an image's
+    return _Part(ids[:end], positions_3S[:, :end]), _Part(ids[end:], positions_3S[:, end:])
+
+
+def _padded(parts: Sequence[_Part]) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask of real tokens and positions of several pieces, padded on the right."""
+    longest = max(part.ids_S.shape[0] for part in parts)
+    ids = torch.stack([F.pad(part.ids_S, (0, longest - part.ids_S.shape[0])) for part in parts])
+    positions = torch.stack([F.pad(part.positions_3S, (0, longest - part.ids_S.shape[0])) for part in parts], dim=1)
+    lengths = torch.tensor([part.ids_S.shape[0] for part in parts], device=ids.device)
+    return ids, torch.arange(longest, device=ids.device) < lengths.unsqueeze(1), positions
+
+
+def _read_prefixes(
+    model: Any, parts: Sequence[_Part], features: Sequence[Sequence[tuple[Tensor, ...]]], layers: int
+) -> list[tuple[Tensor, ...]]:
+    """Keys and values of each prefix, `[G, P, d]`: of all `layers` but the last, then the keys of that one."""
+    language = model.model.language_model
+    ids_UP, mask_UP, positions_3UP = _padded(parts)
+    visual_UP = (ids_UP == model.config.image_token_id) & mask_UP
+    levels = [torch.cat(level) for level in zip(*(image for images in features for image in images), strict=True)]
+    hidden = language.embed_tokens(ids_UP)
+    hidden = hidden.masked_scatter(visual_UP.unsqueeze(-1), levels[0].to(hidden.dtype))
+    cache = DynamicCache(config=language.config)
+    mask = create_causal_mask(language.config, hidden, mask_UP.long(), cache)
+    rotation = language.rotary_emb(hidden, positions_3UP)
+    for number, layer in enumerate(language.layers[: layers - 1]):
+        hidden = layer(hidden, attention_mask=mask, past_key_values=cache, position_embeddings=rotation)
+        if number + 1 < len(levels):
+            hidden = language._deepstack_process(hidden, visual_UP, levels[number + 1].to(hidden.dtype))
+    states = [state for layer in cache.layers[: layers - 1] for state in (layer.keys, layer.values)]
+    states.append(keys_of(language.layers[layers - 1], hidden, rotation))
+    return [tuple(state[row, :, : part.ids_S.shape[0]].clone() for state in states) for row, part in enumerate(parts)]
+
+
+def _read_suffixes(
+    model: Any, parts: Sequence[_Part], states: Sequence[tuple[Tensor, ...]], layers: int
+) -> Tensor:
+    """Attention of each row's last token to the tokens of its prefix, `[R, P]` fp32, mean over heads and layers."""
+    if not parts:
+        return torch.zeros(0, 0)
+    language = model.model.language_model
+    ids_RS, mask_RS, positions_3RS = _padded(parts)
+    lengths = [held[-1].shape[1] for held in states]
+    longest = max(lengths)
+    before = [
+        torch.stack([F.pad(held[part], (0, 0, 0, longest - length)) for held, length in zip(states, lengths, strict=True)])
+        for part in range(2 * layers - 1)
+    ]
+    mask_RP = torch.arange(longest, device=ids_RS.device) < torch.tensor(lengths, device=ids_RS.device).unsqueeze(1)
+    mask_RL = torch.cat([mask_RP, mask_RS], dim=1)
+    cache = DynamicCache(config=language.config)
+    for number in range(layers - 1):
+        cache.update(before[2 * number], before[2 * number + 1], number)
+    hidden = language.embed_tokens(ids_RS)
+    mask = create_causal_mask(language.config, hidden, mask_RL.long(), cache) if layers > 1 else None
+    rotation = language.rotary_emb(hidden, positions_3RS)
+    rows, last_R = torch.arange(len(parts), device=ids_RS.device), mask_RS.sum(-1) - 1
+    turn = tuple(table[rows, last_R].unsqueeze(1) for table in rotation)
+    total_RL = torch.zeros(mask_RL.shape, device=ids_RS.device)
+    for number, layer in enumerate(language.layers[:layers]):
+        asks_RD = hidden[rows, last_R]
+        if number + 1 < layers:
+            hidden = layer(hidden, attention_mask=mask, past_key_values=cache, position_embeddings=rotation)
+            keys = cache.layers[number].keys
+        else:
+            keys = torch.cat([before[-1], keys_of(layer, hidden, rotation)], dim=2)
+        total_RL += attention_row(layer, asks_RD, turn, keys, mask_RL)
+    return total_RL[:, :longest] / layers
+
+
+def spread_over(attended_hw: Tensor, grid: Grid) -> Tensor:
+    """A map over a small copy brought to the image's own cells, `[H, W]`, with the same sum but for the borders."""
+    small = attended_hw.shape[0] * attended_hw.shape[1]
+    wide = F.interpolate(attended_hw[None, None], size=grid, mode="bilinear", align_corners=False)[0, 0]
+    return wide * (small / (grid[0] * grid[1]))
