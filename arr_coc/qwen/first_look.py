@@ -73,6 +73,11 @@ def content_key(image: Tensor) -> Hashable | None:
     return digest.digest(), str(image.dtype), tuple(image.shape)
 
 
+def lasting(name: Hashable, keys: Sequence[Hashable]) -> Hashable | None:
+    """The name of something made of images, if it may be remembered: not where one is known by its place alone."""
+    return None if any(isinstance(key, int) for key in keys) else name
+
+
 def weights_stamp(model: Any) -> Hashable:
     """Changes whenever weights are moved or written to: what was seen with others is not to be used."""
     parameters = list(model.model.parameters())
@@ -108,16 +113,16 @@ def attended(
     """Attention of each prompt's last token to the cells of each small copy, `[h, w]` fp32, mean over heads and layers.
 
     `features` are the visual tokens of each image and its DeepStack levels, `[h w, D]` each; `keys` say which images are
-    the same one. All visual tokens of a row sum to at most 1.
+    the same one: a number is a place in this call, all others are remembered. All visual tokens of a row sum to at most 1.
     """
     rows = [_split(prompts, row) for row in range(prompts.ids_RL.shape[0])]
     of_row = [[image for image, sample in enumerate(prompts.layout.sample_of) if sample == row] for row in range(len(rows))]
     asked = [row for row, images in enumerate(of_row) if images]
-    names = {row: (*rows[row][0].ids_S.tolist(), *(keys[image] for image in of_row[row]), layers) for row in asked}
-    states: dict[Hashable, tuple[Tensor, ...]] = {}
-    missing: dict[Hashable, int] = {}
+    names = {row: (tuple(rows[row][0].ids_S.tolist()), tuple(keys[n] for n in of_row[row]), layers) for row in asked}
+    states: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+    missing: dict[tuple[Any, ...], int] = {}
     for row in asked:
-        held = memory.get(names[row])
+        held = memory.get(lasting(names[row], names[row][1]))
         if held is None:
             missing.setdefault(names[row], row)
         else:
@@ -131,7 +136,7 @@ def attended(
         )
         for name, held in zip(missing, made, strict=True):
             states[name] = held
-            memory.put(name, held)
+            memory.put(lasting(name, name[1]), held)
     attended_RP = _read_suffixes(model, [rows[row][1] for row in asked], [states[names[row]] for row in asked], layers)
     image_id = model.config.image_token_id
     found: list[Tensor] = []

@@ -22,7 +22,7 @@ from arr_coc.config import TENSIONS, ARRCOCConfig, Keep, channel_names
 from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.first_look import Memory, SmallPrompts, attended, content_key, spread_over, weights_stamp
+from arr_coc.qwen.first_look import Memory, SmallPrompts, attended, content_key, lasting, spread_over, weights_stamp
 from arr_coc.qwen.language import Begun
 from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question, with_small_images
 from arr_coc.qwen.vision import Geometry, Grid
@@ -219,7 +219,7 @@ class Looker:
         self, grids: Sequence[Grid], images: Sequence[Tensor], keys: Sequence[Hashable]
     ) -> list[tuple[Tensor, ...]]:
         """What the ViT makes of small copies of images: visual tokens and DeepStack levels, `[h w, D]` each."""
-        names = [None if isinstance(key, int) else ("glimpse", key, grid) for key, grid in zip(keys, grids, strict=True)]
+        names = [lasting(("glimpse", key, grid), [key]) for key, grid in zip(keys, grids, strict=True)]
         found = [self.memory.get(name) for name in names]
         missing = [place for place, held in enumerate(found) if held is None]
         if missing:
@@ -240,7 +240,7 @@ class Looker:
         pyramids = []
         for image in members:
             key = shown.keys[image]
-            name = None if isinstance(key, int) else ("textures", key, grid, self.config.texture_channels)
+            name = lasting(("textures", key, grid, self.config.texture_channels), [key])
             held = self.memory.get(name)
             if held is None:
                 made = texture_pyramid(shown.pixels[image], grid, self.config.texture_channels)
