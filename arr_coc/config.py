@@ -78,7 +78,7 @@ class ARRCOCConfig:
     glance_dim: int = 0
     """Width of the ViT that a glance goes through; 0 without a glance."""
     min_tokens: int = 64
-    """Least tokens that keep="auto" chooses, for 1,024 cells or more; scaled down for smaller grids."""
+    """Least tokens that keep="auto" chooses of 1,024 cells; in proportion below, with the square root of cells above."""
     max_tokens: int = 400
     """Most tokens that keep="auto" chooses, scaled likewise."""
     pooling: str = "mean"
