@@ -24,7 +24,7 @@ from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
 
 TENSIONS = (1.0, 0.0, 0.0)  # particularize, explore, diversify
-STEEPNESS = 4.0  # of the mass that "auto" covers: 19 % of the cells of mini's scenes, 12 % for a title, 28 % to describe
+STEEPNESS = 4.0  # of the mass that "auto" covers: 19 % of the cells of mini's scenes, 12 % for titles, 28 % to describe
 EXPONENTS = (1.0, 0.0, 1.0)  # of information, perspectival and participatory where something is asked
 UNASKED = (1.0, 1.0, 0.0)  # where nobody asks, what is there and what stands out decide
 GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
