@@ -30,6 +30,7 @@ from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pa
 from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.qwen.streaming import PromptRestorer, stream_text
+from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import Selector, make_selector
 
@@ -104,6 +105,7 @@ class ARRCOCQwen(nn.Module):
         """
         check_keep(keep)
         parts = load_parts(source, device, dtype, encoding, position_policy, **model_kwargs)
+        selector = tuned_selector(selector, source, *parts[1:3], **model_kwargs)
         return cls(*parts, keep=keep, selector=selector, fast=fast, break_even=break_even).eval()
 
     def save_pretrained(self, folder: str | Path, *, save_base: bool = False) -> None:
