@@ -1,7 +1,7 @@
 """What `arr-coc tune` found out about a model: a small JSON that loading finds again, and that looking twice is set by.
 
-It lies beside the model, or in the user's cache where that folder is not to be written to. It counts for the very weights
-that it was made with: any other, a damaged one or one of another version is passed over with one line.
+It lies beside the model, or in the user's cache where that folder is not to be written to. It counts for the very
+weights that it was made with: any other, a damaged one or one of another version is passed over with one line.
 """
 
 import inspect
