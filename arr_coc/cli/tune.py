@@ -1,6 +1,7 @@
 """arr-coc tune: what looking twice is worth on one's own model and card, and the settings that suit them."""
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -46,12 +47,14 @@ def tune(
     budgets; the other half is what the table tells. Loading the model again finds the result, and looks twice that
     way. Ctrl-C ends it early, with what it has.
     """
+    started = time.monotonic()
     from arr_coc.cli.run import EXIT_INTERRUPTED
     from arr_coc.evaluation.tuning.advice import lines_of, run_tuning
     from arr_coc.evaluation.tuning.run import TuneOptions
 
     begin_long_run(quiet)
-    report = run_tuning(TuneOptions(model, data, minutes, seed, metric, device, not quiet), out, teller(quiet))
+    options = TuneOptions(model, data, minutes, seed, metric, device, not quiet, started)
+    report = run_tuning(options, out, teller(quiet))
     typer.echo(json.dumps(report) if as_json else "\n".join(lines_of(report)))
     if not report["complete"]:
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -18,7 +18,7 @@ from arr_coc.evaluation.statistics import Clustered, Figure, difference_of
 from arr_coc.evaluation.tuning.run import ALL, CLOSE, KEEPS, QUARTER, Answers, Say, TuneOptions, Tuner
 from arr_coc.evaluation.tuning.space import spec_of
 from arr_coc.files import write_json
-from arr_coc.qwen.tuned import TUNED, TUNING_FILE, TUNING_VERSION, default_settings, place_to_write, weights_key
+from arr_coc.qwen.tuned import TUNED, TUNING_FILE, TUNING_VERSION, default_settings, place_to_write
 
 LOSS = 0.02  # of accuracy against all tokens: what a recommended budget may lose
 GAIN = 0.02  # of accuracy: what an encoding that saves less must gain over sparse
@@ -50,7 +50,7 @@ def result_of(tuner: Tuner, complete: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"table": [], "recommended": None, "when_not": []}
     found |= {"recommended_vs_best": None, "recommended_vs_usual": None}
     for group, answers in tuner.judged.items():
-        found["table"] += [_row(group, method, records, tuner.layers) for method, records in answers.items()]
+        found["table"] += [_row(group, method, records, tuner) for method, records in answers.items()]
     if tuner.judged:
         answers, spec = next(iter(tuner.judged.values())), spec_of(settings)
         found["recommended"] = advice = recommend(answers, spec)
@@ -63,7 +63,7 @@ def result_of(tuner: Tuner, complete: bool) -> dict[str, Any]:
         "made_by": f"arr-coc {__version__}",
         "model": Path(options.model).name,
         "trained": owner.config.trained,
-        "fingerprint": weights_key(options.model),
+        "fingerprint": tuner.key,
         "device": torch.cuda.get_device_name(owner.device) if gpu else owner.device.type,
         "dtype": str(owner.model.dtype).removeprefix("torch."),
         "data": options.data.partition(":")[0],
@@ -77,10 +77,12 @@ def result_of(tuner: Tuner, complete: bool) -> dict[str, Any]:
     }
 
 
-def _row(group: str, method: Method, records: Sequence[Record], layers: int) -> Row:
-    """A row of the field's table, with settings where it has any."""
-    row = base_row(method, records, layers, 0, {"group": group})
-    return row | {"selector": method.name, "settings": method.selector, "first_token_ms": row["time_ms"]["first_token"]}
+def _row(group: str, method: Method, records: Sequence[Record], tuner: Tuner) -> Row:
+    """A row of the field's table; without a time where it ran on another engine than the rest."""
+    row = base_row(method, records, tuner.layers, 0, {"group": group})
+    alike = tuner.engine_of(method) is tuner.engine_of(ALL)
+    times = {"first_token_ms": row["time_ms"]["first_token"] if alike else None}
+    return row | {"selector": method.name, "settings": method.selector} | times
 
 
 # ---------------------------------------------------------------- what is recommended
@@ -182,7 +184,7 @@ def _table(rows: Sequence[Row], group: str) -> list[str]:
     about = f"{group + ', ' if group else ''}{whole['n']} questions; all {whole['tokens']:.0f} tokens"
     lines = [f"{about}: {_accuracy(whole)} %, first token after {_cost(whole)}"]
     lines.append(
-        f"{'kept':>6}  {'encoding':9} {'looking twice, %':20} {'even grid':>9} {'random':>7} {'tokens':>7}   first token"
+        f"{'kept':>6}  {'encoding':9} {'looking twice, %':22} {'even grid':>9} {'random':>7} {'tokens':>7}  first token"
     )
     by_place = {(row["settings"], row["encoding"], row["keep"]): row for row in rows}
     spec = next(row["settings"] for row in rows if row["keep"] == "auto")
@@ -191,8 +193,8 @@ def _table(rows: Sequence[Row], group: str) -> list[str]:
             beside = [by_place.get((other, encoding, keep)) for other in ("even_grid", "random")]
             blind = [f"{100 * one['accuracy']:.1f}" if one else "" for one in beside]
             kept = keep if isinstance(keep, str) else f"{keep:.0%}"
-            start = f"{kept:>6}  {encoding:9} {_accuracy(row):20} {blind[0]:>9} {blind[1]:>7}"
-            lines.append(f"{start} {row['tokens']:7.1f}   {_cost(row)}")
+            start = f"{kept:>6}  {encoding:9} {_accuracy(row):22} {blind[0]:>9} {blind[1]:>7}"
+            lines.append(f"{start} {row['tokens']:7.1f}  {_cost(row)}")
     return lines
 
 
@@ -203,4 +205,4 @@ def _accuracy(row: Row) -> str:
 
 def _cost(row: Row) -> str:
     memory = "" if row["memory_mb"] is None else f", {row['memory_mb']:,.0f} MB"
-    return f"{row['first_token_ms']:.1f} ms{memory}"
+    return "" if row["first_token_ms"] is None else f"{row['first_token_ms']:.1f} ms{memory}"

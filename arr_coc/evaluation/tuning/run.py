@@ -24,18 +24,11 @@ from arr_coc.evaluation.field.data import PER_IMAGE, Picture, Record, batches, r
 from arr_coc.evaluation.field.looking import KnownBatch, judge, pixels_of
 from arr_coc.evaluation.field.main import Bench, FieldOptions
 from arr_coc.evaluation.field.methods import ENCODINGS, Method, build
-from arr_coc.evaluation.field.run import unit
-from arr_coc.evaluation.tuning.space import (
-    Found,
-    few_settings,
-    finalists,
-    first_looks,
-    price_of,
-    spec_of,
-    with_exponents,
-)
+from arr_coc.evaluation.field.run import Engine, unit
+from arr_coc.evaluation.tuning import space
+from arr_coc.evaluation.tuning.space import Found, Values, price_of, spec_of, sure_gain
 from arr_coc.qwen.processor import is_mini
-from arr_coc.qwen.tuned import TUNED, Settings, default_settings
+from arr_coc.qwen.tuned import TUNED, Settings, default_settings, weights_key
 from arr_coc.selectors import PLAIN, Selector
 from arr_coc.texture import texture_pyramid
 
@@ -58,7 +51,7 @@ LARGE_FROM = 96  # questions that must fit before large scenes are judged as wel
 LARGE_TIME = 0.3  # of the table's time
 MOST_QUESTIONS = 2000
 ALONE = (256, 512, 1024)  # px of scenes that are asked about one by one, to tell from where on choosing pays
-TRIAL, LOOK, CONFIRM = 0.1, 0.15, 0.25  # shares of the time; the rest judges
+TRIAL, LOOK, CONFIRM = 0.1, 0.2, 0.2  # shares of the time; the rest judges
 AT_ONCE = {"cuda": 48, "cpu": 12}  # questions of SIDE px in one batch
 LEAST = 2  # questions for which no further batch is begun
 
@@ -74,6 +67,7 @@ class TuneOptions:
     metric: str | None = None  # of generic files
     device: str | None = None
     bar: bool = True
+    started: float = 0.0  # time.monotonic() when the time began to run; 0: when the run begins
 
 
 def kept_share(keep_RN: Tensor, evidence_RN: Tensor, most_R: Tensor | None = None) -> list[float | None]:
@@ -88,11 +82,11 @@ class Tuner:
     """One run. What it has found so far is whole at any time, so that it may be ended at any time."""
 
     def __init__(self, options: TuneOptions, say: Say) -> None:
-        self.started = time.monotonic()
-        self.options, self.say = options, say
+        self.options, self.say, self.started = options, say, options.started or time.monotonic()
         named: dict[str, Any] = {"model": options.model, "selectors": (TUNED, *BLIND, PLAIN), "device": options.device}
         self.bench = Bench(FieldOptions(**named, dtype="auto", most_tokens=MOST_TOKENS))
         self.owner = self.bench.owner
+        self.key = weights_key(options.model)
         self.layers = int(self.owner.model.config.text_config.num_hidden_layers)
         self.brief = "" if is_mini(self.owner.processor.tokenizer) else f" {BRIEF}"
         seconds = 60 * options.minutes
@@ -119,10 +113,10 @@ class Tuner:
         large = self.pictures(count // 8, LARGE) if scenes and left / each >= LARGE_FROM else []
         with tqdm(total=round(left), unit=" s", disable=None if self.options.bar else True) as self.bar:
             if any(query.boxes for picture in first for query in picture.queries):
-                self._through("evidence", first, looking, len(first_looks()) * one, self._look)
-                self.final = finalists(self.found, self.layers)
+                self._through("evidence", first, looking, len(space.first_looks()) * one, self._look)
+                self.final = space.finalists(self.found, self.layers)
             else:
-                self.final = few_settings()
+                self.final = space.few_settings()
             self._through("answers", first, confirming, 2 * len(self.final) * one, self._confirm)
             self.picked = self._pick()
             until = self.end - (LARGE_TIME * (self.end - confirming) if large else 0)
@@ -178,7 +172,8 @@ class Tuner:
         before, owner.selector, owner.fast = owner.selector, self.bench.selectors[TUNED], None
         for side in ALONE:
             picture = scene_pictures(1, side, self.options.seed)[0]
-            image, row = Image.fromarray(picture.read()), {}
+            image = Image.fromarray(picture.read())
+            row: dict[str, Any] = {}
             for name, keep in (("all_ms", 1.0), ("quarter_ms", QUARTER)):
                 times: list[float] = []
                 while len(times) < 2 or (len(times) < 4 and time.monotonic() < until):
@@ -197,7 +192,7 @@ class Tuner:
     ) -> None:
         """Batches of images for as long as there is time, at least one. A batch may take half of what is left of it.
 
-        `each` are the seconds that one question about an image of SIDE px was seen to take; what is seen here corrects it.
+        `each` are the seconds that a question about an image of SIDE px is thought to take; what is seen corrects it.
         """
         cell, waiting = self.owner.geometry.cell, list(pictures)
         usual, done = (SIDE // cell) ** 2, False
@@ -226,8 +221,8 @@ class Tuner:
         pyramid = texture_pyramid(pixels, batch.grid, owner.config.texture_channels)
         asked_R = owner.looker().question_of(batch.request).asked_B
         found: Found = {}
-        for look in first_looks():
-            settings = {spec_of(one): one for one in with_exponents(look)}
+        for look in space.first_looks():
+            settings = {spec_of(one): one for one in space.with_exponents(look)}
             selectors: dict[str, Any] = build(owner, settings)
             looker = replace(owner.looker(), selector=selectors[spec_of(look)])
             places = list(range(len(pixels)))
@@ -251,13 +246,13 @@ class Tuner:
         evidence_RN = batch.told(True)["evidence_BHW"].flatten(1)
         return kept_share(selector.choose(judgement, k_R).keep_BHW.flatten(1), evidence_RN, k_R)
 
+    def engine_of(self, method: Method) -> Engine:
+        """The field's engine for a method; budgets that differ from row to row need the plain one."""
+        return self.bench.plain if method.keep == "auto" else self.bench.engine_of(method)
+
     def _answer(self, looked: KnownBatch, methods: Sequence[Method]) -> Answers:
         """Answers of each method. Where nobody knows the right one, it is the model's own with all tokens."""
-        bench = self.bench
-        made = {
-            method: unit(bench.owner, looked, method, bench.plain if method.keep == "auto" else bench.engine_of(method))
-            for method in methods
-        }
+        made = {method: unit(self.owner, looked, method, self.engine_of(method)) for method in methods}
         own = [record["answer"] for record in made.get(ALL, ())]
         for records in made.values():
             for place, record in enumerate(records):
@@ -299,11 +294,15 @@ class Tuner:
     def _pick(self) -> Settings:
         """The finalist with the best answers and evidence for what its first look costs, and its steepness."""
 
-        def merit(settings: Settings) -> float:
+        def values(settings: Settings) -> Values:
             records = [r for keep in CLOSE for r in self.confirmed[Method(spec_of(settings), "sparse", keep)]]
-            known = [[r[key] for r in records if r[key] is not None] for key in ("score", "recall")]
-            means = [sum(values) / len(values) for values in known if values]
-            return sum(means) / len(means) - price_of(settings, self.layers)
+            pairs = [(r["image"], [v for v in (r["score"], r["recall"]) if v is not None]) for r in records]
+            return [(image, sum(known) / len(known)) for image, known in pairs if known]
+
+        as_ever = values(default_settings())
+
+        def merit(settings: Settings) -> float:
+            return sure_gain(values(settings), as_ever) - price_of(settings, self.layers)
 
         self.final.sort(key=merit, reverse=True)
         spec = spec_of(self.final[0])

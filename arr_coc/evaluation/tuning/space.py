@@ -1,14 +1,15 @@
 """The settings that tuning tries, what each costs, and which of them are worth answers."""
 
+from collections.abc import Sequence
 from math import log2
 
+import numpy as np
+
 from arr_coc.config import FirstLook
-from arr_coc.evaluation.statistics import Clustered
 from arr_coc.qwen.tuned import TUNED, Settings, default_settings
 
-Found = dict[
-    str, tuple[Settings, list[tuple[int, float]]]
-]  # settings by their text, (image, evidence) of each question
+Values = list[tuple[int, float]]  # (image, value) of each question
+Found = dict[str, tuple[Settings, Values]]  # settings by their text, and the evidence that they find
 
 GLANCES = ((36, 144), (64, 256), (100, 400))  # cells of the small copy, at least and at most
 DEPTHS = (2 / 7, 3 / 7, 4 / 7, 5 / 7, 1.0)
@@ -57,11 +58,22 @@ def price_of(settings: Settings, layers: int) -> float:
     return PRICE * log2(work(settings) / work(default_settings()))
 
 
+def sure_gain(values: Sequence[tuple[int, float]], usual: Sequence[tuple[int, float]]) -> float:
+    """Mean gain over the usual settings on the same questions, less its standard error over images: luck is no gain."""
+    gains = np.array([value for _, value in values]) - np.array([value for _, value in usual])
+    places = np.unique([image for image, _ in values], return_inverse=True)[1]
+    if not gains.any():
+        return 0.0
+    error = np.sqrt(np.square(np.bincount(places, gains - gains.mean())).sum()) / len(gains)
+    return float(gains.mean() - error) if places.max() else -1.0  # one image tells nothing
+
+
 def finalists(found: Found, layers: int) -> list[Settings]:
     """The usual settings, the best ones, the best of each thing put together, and the best with another first look."""
     usual = default_settings()
     look = ("least", "most", "depth")
-    worth = [(Clustered.of(values).mean - price_of(settings, layers), settings) for settings, values in found.values()]
+    as_ever = found[TUNED][1]
+    worth = [(sure_gain(values, as_ever) - price_of(one, layers), one) for one, values in found.values()]
     ranked = [settings for _, settings in sorted(worth, key=lambda one: -one[0])]
     best = ranked[0]
     size = next(one for one in ranked if one["depth"] == usual["depth"])
