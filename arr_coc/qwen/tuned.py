@@ -82,7 +82,7 @@ def read_tuning(path: Path, key: str) -> Settings:
     """Settings of looking twice; ValueError with the reason where a file is not for this model and version."""
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise ValueError("it cannot be read") from None
     if not isinstance(found, dict) or found.get("format_version") != TUNING_VERSION:
         raise ValueError("it is of another version")

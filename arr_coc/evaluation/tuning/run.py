@@ -125,11 +125,11 @@ class Tuner:
 
     def pictures(self, questions: int, side: int = SIDE) -> list[Picture]:
         """Images with about so many short questions in all, asked as the model needs it."""
-        options = self.options
-        asked = []
+        options, asked = self.options, []
+        lenient = {} if options.metric else {"exact": "short"}
         for picture in read_pictures(options.data, questions, side, options.seed, options.metric, self.say):
             queries = tuple(
-                replace(one, text=one.text + self.brief, metric="short" if one.metric == "exact" else one.metric)
+                replace(one, text=one.text + self.brief, metric=lenient.get(one.metric, one.metric))
                 for one in picture.queries
                 if one.metric != "f1"  # descriptions are long, and every model has its own words for them
             )
@@ -225,9 +225,8 @@ class Tuner:
             settings = {spec_of(one): one for one in space.with_exponents(look)}
             selectors: dict[str, Any] = build(owner, settings)
             looker = replace(owner.looker(), selector=selectors[spec_of(look)])
-            places = list(range(len(pixels)))
-            attended = looker.look_first(batch.request, list(pixels), places, batch.image_R.tolist())
-            attended_RHW = torch.stack(attended).view(-1, *batch.grid)
+            seen = looker.first_looker().look(batch.request, list(pixels), batch.image_R.tolist())
+            attended_RHW = torch.stack(seen.attended).view(-1, *batch.grid)
             for spec, selector in selectors.items():
                 judgement = selector.weigh(pyramid, attended_RHW, asked_R, batch.image_R)
                 several = [self._evidence(looked, selector, judgement, keep) for keep in CLOSE]
