@@ -46,7 +46,7 @@ QWEN = (
     {"language", "processor"},
     {"first_look", "loading"},
     {"looking"},
-    {"eager", "graphs"},
+    {"eager", "graphs", "tuned"},
     {"model"},
 )
 # Inside other rooms: which sub-room imports which.

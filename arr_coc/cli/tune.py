@@ -49,12 +49,13 @@ def tune(
     """
     started = time.monotonic()
     from arr_coc.cli.run import EXIT_INTERRUPTED
-    from arr_coc.evaluation.tuning.advice import lines_of, run_tuning
+    from arr_coc.evaluation.tuning.advice import lines_of, run_tuning, write_result
     from arr_coc.evaluation.tuning.run import TuneOptions
 
     begin_long_run(quiet)
     options = TuneOptions(model, data, minutes, seed, metric, device, not quiet, started)
-    report = run_tuning(options, out, teller(quiet))
+    report = run_tuning(options, teller(quiet))
     typer.echo(json.dumps(report) if as_json else "\n".join(lines_of(report)))
+    teller(quiet)(write_result(report, model, out))
     if not report["complete"]:
         raise typer.Exit(EXIT_INTERRUPTED)

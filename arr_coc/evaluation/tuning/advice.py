@@ -25,22 +25,24 @@ GAIN = 0.02  # of accuracy: what an encoding that saves less must gain over spar
 FEW = 12  # questions below which nothing is said of a family
 
 
-def run_tuning(options: TuneOptions, out: Path | None, say: Say) -> dict[str, Any]:
-    """Tune, and write the result where loading finds it, or to `out`; `complete` is false where it was interrupted."""
+def run_tuning(options: TuneOptions, say: Say) -> dict[str, Any]:
+    """The result of tuning; of what was done so far where it was interrupted."""
     tuner, complete = Tuner(options, say), True
     try:
         tuner.run()
     except KeyboardInterrupt:
         complete = False
-    report = result_of(tuner, complete)
+    return result_of(tuner, complete)
+
+
+def write_result(report: Mapping[str, Any], model: str, out: Path | None) -> str:
+    """Write it where loading finds it, or to `out`, and say so; nothing is written where nothing was judged."""
     if not report["table"]:
-        say("ended before anything was judged: nothing is written")
-        return report
-    path = place_to_write(options.model, report["fingerprint"]) if out is None else out
+        return "ended before anything was judged: nothing is written"
+    path = place_to_write(model, report["fingerprint"]) if out is None else out
     path = path / TUNING_FILE if path.is_dir() else path
     write_json(path, report)
-    say(f"written: {path.name}{'' if out else ', found again when the model is loaded'}")
-    return report
+    return f"written: {path.name}{'' if out else ', which is found when the model is loaded'}"
 
 
 def result_of(tuner: Tuner, complete: bool) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from arr_coc.evaluation.tuning import space
 from arr_coc.evaluation.tuning.space import Found, Values, price_of, spec_of, sure_gain
 from arr_coc.qwen.processor import is_mini
 from arr_coc.qwen.tuned import TUNED, Settings, default_settings, weights_key
-from arr_coc.selectors import PLAIN, Selector
+from arr_coc.selectors import PLAIN
 from arr_coc.texture import texture_pyramid
 
 Say = Callable[[str], None]
@@ -53,6 +53,7 @@ MOST_QUESTIONS = 2000
 ALONE = (256, 512, 1024)  # px of scenes that are asked about one by one, to tell from where on choosing pays
 TRIAL, LOOK, CONFIRM = 0.1, 0.2, 0.2  # shares of the time; the rest judges
 AT_ONCE = {"cuda": 48, "cpu": 12}  # questions of SIDE px in one batch
+TOO_FEW = "tuning needs questions about two images or more: one half picks the settings, the other judges them"
 LEAST = 2  # questions for which no further batch is begun
 
 
@@ -107,7 +108,7 @@ class Tuner:
         count = min(MOST_QUESTIONS, 4 * PER_IMAGE + int(4 * left / each))
         pictures = self.pictures(count)
         if len(pictures) < 2:
-            raise ValueError("tuning needs two images or more: one half picks the settings, the other judges them")
+            raise ValueError(TOO_FEW)
         first, second = pictures[::2], pictures[1::2]
         scenes = self.options.data == "scenes"
         large = self.pictures(count // 8, LARGE) if scenes and left / each >= LARGE_FROM else []
@@ -143,12 +144,14 @@ class Tuner:
         """Seconds of an answer by looking twice, and of a question in the whole table; what will fit is told."""
         total = 60 * self.options.minutes
         self._time_alone(self.started + TRIAL * total)
-        picture = self.pictures(PER_IMAGE)[0]
-        picture = replace(picture, queries=picture.queries[:2])
+        pictures = self.pictures(PER_IMAGE)[:1]
+        if not pictures:
+            raise ValueError(TOO_FEW)
+        few = [replace(pictures[0], queries=pictures[0].queries[:2])]
         kinds = {TUNED: Method(TUNED, "sparse", QUARTER), BLIND[0]: Method(BLIND[0], "sparse", QUARTER), PLAIN: ALL}
         seconds: dict[str, float] = {}
         for _ in range(2):  # the first call of anything is slow
-            looked = KnownBatch(make_batch(self.owner, [picture]))
+            looked = KnownBatch(make_batch(self.owner, few))
             for name, method in kinds.items():
                 began = time.monotonic()
                 self._answer(looked, [method])
@@ -220,6 +223,8 @@ class Tuner:
         pixels = pixels_of(owner, looked)
         pyramid = texture_pyramid(pixels, batch.grid, owner.config.texture_channels)
         asked_R = owner.looker().question_of(batch.request).asked_B
+        evidence_RN = batch.told(True)["evidence_BHW"].flatten(1)
+        budgets = [torch.full_like(batch.image_R, tokens_to_keep(keep, batch.cells) or 0) for keep in CLOSE]
         found: Found = {}
         for look in space.first_looks():
             settings = {spec_of(one): one for one in space.with_exponents(look)}
@@ -229,7 +234,8 @@ class Tuner:
             attended_RHW = torch.stack(seen.attended).view(-1, *batch.grid)
             for spec, selector in selectors.items():
                 judgement = selector.weigh(pyramid, attended_RHW, asked_R, batch.image_R)
-                several = [self._evidence(looked, selector, judgement, keep) for keep in CLOSE]
+                chosen = [(k_R, selector.choose(judgement, k_R).keep_BHW.flatten(1)) for k_R in budgets]
+                several = [kept_share(keep_RN, evidence_RN, k_R) for k_R, keep_RN in chosen]
                 pairs = zip(batch.pictures, *several, strict=True)
                 values = [
                     (picture.number, sum(shares) / len(shares)) for picture, *shares in pairs if None not in shares
@@ -238,19 +244,14 @@ class Tuner:
         for spec, (setting, values) in found.items():
             self.found.setdefault(spec, (setting, []))[1].extend(values)
 
-    def _evidence(self, looked: KnownBatch, selector: Selector, judgement: Any, keep: float) -> list[float | None]:
-        """Share of each row's evidence that a budget finds."""
-        batch = looked.batch
-        k_R = torch.full((batch.rows,), tokens_to_keep(keep, batch.cells) or 0, device=self.owner.device)
-        evidence_RN = batch.told(True)["evidence_BHW"].flatten(1)
-        return kept_share(selector.choose(judgement, k_R).keep_BHW.flatten(1), evidence_RN, k_R)
-
     def engine_of(self, method: Method) -> Engine:
         """The field's engine for a method; budgets that differ from row to row need the plain one."""
         return self.bench.plain if method.keep == "auto" else self.bench.engine_of(method)
 
     def _answer(self, looked: KnownBatch, methods: Sequence[Method]) -> Answers:
         """Answers of each method. Where nobody knows the right one, it is the model's own with all tokens."""
+        new = {method.selector for method in methods} - {*self.bench.selectors, PLAIN}
+        self.bench.selectors.update(build(self.owner, sorted(new)))
         made = {method: unit(self.owner, looked, method, self.engine_of(method)) for method in methods}
         own = [record["answer"] for record in made.get(ALL, ())]
         for records in made.values():
@@ -262,13 +263,13 @@ class Tuner:
     def _confirm(self, looked: KnownBatch) -> None:
         """Answers with the finalists, and the evidence that their automatic budgets keep."""
         specs = [spec_of(one) for one in self.final]
-        self.bench.selectors.update(build(self.owner, [spec for spec in specs if spec not in self.bench.selectors]))
         unknown = any(query.metric == "none" or not query.answers for query in looked.batch.queries)
         methods = [Method(spec, "sparse", keep) for spec in specs for keep in CLOSE]
         made = self._answer(looked, [*methods, ALL] if unknown else methods)
-        kept = {
-            (spec, steepness): pairs for spec in specs for steepness, pairs in self._automatic(looked, spec).items()
-        }
+        if self.found:
+            kept = {(spec, n): pairs for spec in specs for n, pairs in self._automatic(looked, spec).items()}
+        else:
+            kept = {(spec, n): pairs for n, pairs in self._answered(looked).items() for spec in specs}
         _extend(self.confirmed, made)
         _extend(self.kept, kept)
 
@@ -290,6 +291,14 @@ class Tuner:
         selector.allocator.steepness.fill_(before)
         return found
 
+    def _answered(self, looked: KnownBatch) -> dict[float | None, list[tuple[float, float]]]:
+        """The same where nobody knows the evidence: the share of right answers in its place, with usual settings."""
+        usual = default_settings()
+        methods: dict[float | None, Method] = {None: Method(TUNED, "sparse", QUARTER)}
+        methods |= {n: Method(spec_of({**usual, "steepness": n}), "sparse", "auto") for n in STEEPNESS[::2]}
+        made = self._answer(looked, [ALL, *methods.values()])
+        return {n: [(r["tokens"] / r["total"], r["score"]) for r in made[method]] for n, method in methods.items()}
+
     def _pick(self) -> Settings:
         """The finalist with the best answers and evidence for what its first look costs, and its steepness."""
 
@@ -305,7 +314,7 @@ class Tuner:
 
         self.final.sort(key=merit, reverse=True)
         spec = spec_of(self.final[0])
-        (_, quarter), *automatic = ((n, self.kept[spec, n]) for n in (None, *STEEPNESS))
+        (_, quarter), *automatic = ((n, self.kept.get((spec, n), [])) for n in (None, *STEEPNESS))
         wanted = ENOUGH * sum(share for _, share in quarter)
         enough = [(sum(tokens for tokens, _ in of), n) for n, of in automatic if of and sum(s for _, s in of) >= wanted]
         return {**self.final[0], "steepness": min(enough)[1]} if enough else self.final[0]
@@ -321,8 +330,14 @@ class Tuner:
     def _methods(self, settings: Settings) -> list[Method]:
         """What the table holds: the tuned and the blind choices in every encoding, all tokens, and the rivals."""
         spec = spec_of(settings)
-        self.bench.selectors.update(build(self.owner, [one for one in (spec,) if one not in self.bench.selectors]))
-        wide = [Method(one, encoding, keep) for encoding in ENCODINGS for one in (spec, *BLIND) for keep in KEEPS]
+        wide = [
+            Method(one, encoding, keep)
+            for encoding in ENCODINGS
+            for one in (
+                (spec, *BLIND) if encoding in ("sparse", "dense") else (spec,)
+            )  # others begin with a first look
+            for keep in KEEPS
+        ]
         close = [Method(rival, "sparse", keep) for rival in self.rivals() for keep in CLOSE]
         return [*wide, Method(spec, "sparse", "auto"), ALL, *close]
 
