@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import tiny
+import torch
 from jsonschema import Draft202012Validator
 
 from arr_coc import ARRCOCQwen
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import EXIT_INTERRUPTED, run
-from arr_coc.evaluation.field.data import METRICS
+from arr_coc.evaluation.field.data import METRICS, found_evidence
 from arr_coc.evaluation.field.methods import Method
 from arr_coc.evaluation.tuning import advice, space
 from arr_coc.evaluation.tuning import run as tuning
@@ -135,6 +136,9 @@ def test_other_weights_have_another_key(folder, tmp_path):
     assert weights_key(tmp_path / "model") != weights_key(folder)
     with pytest.raises(ValueError, match="load it once"):
         weights_key("nobody/nothing")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="safetensors"):  # or all models without would be the same one
+        weights_key(tmp_path / "none")
 
 
 # ---------------------------------------------------------------- scores and settings
@@ -166,6 +170,17 @@ def test_all_settings_that_are_tried_can_be_made():
     for settings in tried:
         selector = read_selector(space.spec_of(settings), owner.config, owner.layer)
         assert settings_in_force(SimpleNamespace(selector=selector)) == settings
+
+
+def test_shares_of_the_evidence_are_those_of_the_field():
+    torch.manual_seed(0)
+    keep_RN, evidence_RN = torch.rand(20, 30) < 0.3, torch.rand(20, 30) < 0.2
+    evidence_RN[3] = False
+    wanted = [
+        found_evidence(set(keep.nonzero().flatten().tolist()), set(evidence.nonzero().flatten().tolist()))[0]
+        for keep, evidence in zip(keep_RN, evidence_RN, strict=True)
+    ]
+    assert tuning.kept_share(keep_RN, evidence_RN, keep_RN.sum(-1)) == pytest.approx(wanted)
 
 
 def test_what_luck_may_have_given_is_no_gain():
@@ -361,3 +376,13 @@ def test_too_little_time_and_too_few_images_are_told(folder, clock, tmp_path, ca
     (tmp_path / "own.jsonl").write_text(json.dumps({"image": "0.png", "question": "what?"}))
     assert tune(folder, "--data", f"jsonl:{tmp_path}/own.jsonl") == 3
     assert "two images" in capsys.readouterr().err
+
+
+@pytest.mark.soak
+def test_mini_is_tuned_in_a_minute(tmp_path, capsys):
+    assert run(["tune", "--model", "mini", "--minutes", "1", "--out", str(tmp_path / "r.json")]) == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert not report["recommended_vs_best"]["surely_worse"]
+    rows = {(row["settings"], row["encoding"], row["keep"]): row["accuracy"] for row in report["table"]}
+    (chosen,) = {row["settings"] for row in report["table"] if row["keep"] == "auto"}
+    assert rows[chosen, "sparse", 0.25] > rows["even_grid", "sparse", 0.25]

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 TUNING_FILE = "arr_coc_tuning.json"
 TUNING_VERSION = 1
+WEIGHTS = "model*.safetensors"
 TUNED = "look_twice"  # the selector whose settings are tuned
 
 Settings = dict[str, Any]
@@ -49,9 +50,11 @@ def weights_key(source: str | Path, **hub: Any) -> str:
         if not isinstance(held, str):
             raise ValueError(f"{base}: its weights are not in the cache of the hub; load it once")
         base = str(Path(held).parent)
+    if not any(Path(base).glob(WEIGHTS)):
+        raise ValueError(f"{Path(base).name}: no {WEIGHTS} in its folder; nothing can be tuned for a model without")
     adapted = Path(resolve(source)) / ADAPTED
     more = fingerprint(adapted, "*.safetensors") if has_adapted(adapted) else ""
-    return fingerprint(Path(base), "model*.safetensors") + more
+    return fingerprint(Path(base), WEIGHTS) + more
 
 
 def place_to_write(source: str | Path, key: str) -> Path:
@@ -104,12 +107,12 @@ def tuned_selector(
     """The selector that was asked for: looking twice as it was tuned for this model, all others as they are."""
     if selector != TUNED and not (selector == "auto" and not config.trained):
         return selector
-    places = places_to_read(source)
-    key = weights_key(source, **hub) if places else ""
-    for path in places:
-        if path.name != TUNING_FILE and not path.stem.endswith(f"-{key}"):
-            continue  # the cache holds models of the same name side by side
+    key = ""
+    for path in places_to_read(source):
         try:
+            key = key or weights_key(source, **hub)
+            if path.name != TUNING_FILE and not path.stem.endswith(f"-{key}"):
+                continue  # the cache holds models of the same name side by side
             settings = read_tuning(path, key)
             made = SELECTORS[TUNED](config, layer, **settings)
         except ValueError as why:

@@ -188,7 +188,7 @@ class Tuner:
             self.alone.append(row)
             if time.monotonic() > until:
                 break
-        owner.selector, owner.fast = before, False
+        owner.selector, owner.fast, owner.fast_runner = before, False, None
 
     def _through(
         self, stage: str, pictures: Sequence[Picture], until: float, each: float, work: Callable[[KnownBatch], None]
