@@ -165,14 +165,13 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
     if not lines:
         return ["nothing was judged yet"]
     settings = ", ".join(f"{name} {value:.4g}" for name, value in report["settings"].items())
-    advice, best = report["recommended"], report["recommended_vs_best"]
+    advice, best, usual = (report[key] for key in ("recommended", "recommended_vs_best", "recommended_vs_usual"))
     keep = "all tokens" if advice["keep"] is None else f"{advice['keep']:.0%} of the tokens"
-    low, high = (100 * limit for limit in best["ci95"])
     return [
         *lines,
         f"settings      {settings}",
         f"changed       {', '.join(report['changed']) or 'nothing: the usual settings are the best that were tried'}",
-        f"              against the best that was tried {100 * best['mean']:+.1f} points ({low:+.1f} to {high:+.1f})",
+        f"              against the usual settings {_points(usual)}, against the best of all tried {_points(best)}",
         f"recommended   {keep}, {advice['encoding']}",
         *(f"{'but' if not place else '':14}{line}" for place, line in enumerate(report["when_not"])),
         *(["note          --selector look_twice uses this; auto is the trained selector"] if report["trained"] else []),
@@ -198,6 +197,11 @@ def _table(rows: Sequence[Row], group: str) -> list[str]:
             start = f"{kept:>6}  {encoding:9} {_accuracy(row):22} {blind[0]:>9} {blind[1]:>7}"
             lines.append(f"{start} {row['tokens']:7.1f}  {_cost(row)}")
     return lines
+
+
+def _points(figure: Figure) -> str:
+    low, high = figure["ci95"]
+    return f"{100 * figure['mean']:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _accuracy(row: Row) -> str:
