@@ -204,7 +204,7 @@ def test_a_larger_first_look_must_find_more():
     }
     best = space.finalists(found, 7)[1]
     assert best["information"] == 2.0
-    assert space.price_of(best, 7) == min(space.price_of(one, 7) for one in space.first_looks())
+    assert {**best, "information": usual["information"]} == usual  # nothing speaks for another first look
 
 
 # ---------------------------------------------------------------- advice

@@ -42,6 +42,7 @@ BLIND = ("even_grid", "random")
 ALL = Method(PLAIN, "dense", 1.0)
 STEEPNESS = (2.0, 3.0, 4.0, 6.0, 8.0)
 ENOUGH = 0.97  # of the evidence that a quarter of the tokens holds: an automatic budget that keeps so much will do
+BELIEVED = 24  # questions from which on the usual steepness is given up
 RIVALS = 3  # settings that what is picked is held against
 
 BRIEF = "Answer with a word or a short phrase."
@@ -54,7 +55,6 @@ ALONE = (256, 512, 1024)  # px of scenes that are asked about one by one, to tel
 TRIAL, LOOK, CONFIRM = 0.1, 0.2, 0.2  # shares of the time; the rest judges
 AT_ONCE = {"cuda": 48, "cpu": 12}  # questions of SIDE px in one batch
 TOO_FEW = "tuning needs questions about two images or more: one half picks the settings, the other judges them"
-LEAST = 2  # questions for which no further batch is begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ class Tuner:
             for name, method in kinds.items():
                 began = time.monotonic()
                 self._answer(looked, [method])
-                seconds[name] = (time.monotonic() - began) / looked.batch.rows
+                took = (time.monotonic() - began) / looked.batch.rows
+                seconds[name] = min(took, seconds.get(name, took))
             if time.monotonic() > self.started + 2 * TRIAL * total:
                 break
         ways = self._methods(default_settings())
@@ -202,13 +203,14 @@ class Tuner:
         self.bar.set_description(stage)
         while waiting:
             began = time.monotonic()
-            rows = min(AT_ONCE[self.owner.device.type], int((until - began) / (2 * each)))
-            if done and rows < LEAST:
+            fitting = (until - began) / each
+            if done and fitting < 1.5:
                 return
-            part = next(batches(waiting, max(1, rows) * usual, cell))
+            rows = max(1, min(AT_ONCE[self.owner.device.type], int(fitting / 2)))
+            part = next(batches(waiting, rows * usual, cell))
             taken = {picture.number for picture in part}
             waiting = [picture for picture in waiting if picture.number not in taken]
-            part = [replace(picture, queries=picture.queries[: max(1, rows)]) for picture in part]
+            part = [replace(picture, queries=picture.queries[:rows]) for picture in part]
             looked = KnownBatch(make_batch(self.owner, part))
             work(looked)
             done, seconds = True, time.monotonic() - began
@@ -317,7 +319,8 @@ class Tuner:
         (_, quarter), *automatic = ((n, self.kept.get((spec, n), [])) for n in (None, *STEEPNESS))
         wanted = ENOUGH * sum(share for _, share in quarter)
         enough = [(sum(tokens for tokens, _ in of), n) for n, of in automatic if of and sum(s for _, s in of) >= wanted]
-        return {**self.final[0], "steepness": min(enough)[1]} if enough else self.final[0]
+        believed = enough and len(quarter) >= BELIEVED
+        return {**self.final[0], "steepness": min(enough)[1]} if believed else self.final[0]
 
     # ---------------------------------------------------------------- judging
 

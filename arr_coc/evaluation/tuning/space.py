@@ -48,14 +48,14 @@ def few_settings() -> list[Settings]:
 
 
 def price_of(settings: Settings, layers: int) -> float:
-    """What its first look costs, in units of what must be gained: 0 for the usual one, PRICE for twice the work."""
+    """What must be gained for what its first look costs: PRICE for twice the usual work, nothing for less."""
 
     def work(of: Settings) -> int:
         look = FirstLook(of["least"], of["most"], of["depth"])
         height, width = look.grid(USUAL_GRID)
         return height * width * look.layers(layers)
 
-    return PRICE * log2(work(settings) / work(default_settings()))
+    return max(0.0, PRICE * log2(work(settings) / work(default_settings())))
 
 
 def sure_gain(values: Sequence[tuple[int, float]], usual: Sequence[tuple[int, float]]) -> float:
