@@ -8,7 +8,7 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import notices_about, summary, write_overlay
-from arr_coc.cli.loading import default_keep, load
+from arr_coc.cli.loading import load
 from arr_coc.cli.terminal import notes, set_verbosity
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def ask(
     dial = None if keep is None else typed.parse_keep(keep)
     pictures = read_images(images)  # before the model: a mistake is told at once
     loaded = load(model, selector, encoding, seed=seed, quiet=quiet)
-    dial = default_keep(loaded) if dial is None else dial
+    dial = loaded.keep if dial is None else dial
     answer = loaded.ask(pictures, question, keep=dial, max_new_tokens=max_new_tokens)
     notices = notices_about(loaded, question)
     if as_json:

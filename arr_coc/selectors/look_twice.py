@@ -11,6 +11,7 @@ ground, as the sinks of large models do, and detail that nobody asked for; a sum
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import TokenAllocator
@@ -68,7 +69,7 @@ class LookTwiceSelector(Selector):
                 blind_B2HW, spread_R = blind_B2HW[image_R], spread_R[image_R]
             asked_R1 = asked_R.unsqueeze(-1)
             wanted_RHW = torch.where(asked_R1.unsqueeze(-1), attended_RHW, torch.ones_like(attended_RHW))
-            scores_RSHW = torch.cat([blind_B2HW, wanted_RHW.unsqueeze(1)], dim=1)
+            scores_RSHW = torch.cat([blind_B2HW, with_neighbours(wanted_RHW).unsqueeze(1)], dim=1)
             asked_S, unasked_S = (attended_RHW.new_tensor(one) for one in (self.exponents, UNASKED))
             exponents_RS = torch.where(asked_R1, asked_S, unasked_S)
             tensions_RT = attended_RHW.new_tensor(TENSIONS).expand(scores_RSHW.shape[0], -1)
@@ -78,6 +79,15 @@ class LookTwiceSelector(Selector):
             # A map is stretched to its own peak; attention before that is shared between the images of a prompt.
             mass_R = (wanted_RHW * blind_B2HW[:, 0]).sum((1, 2))
         return Judgement(maps, balance, mass_R)
+
+
+def with_neighbours(attended_RHW: Tensor) -> Tensor:
+    """Geometric mean of a cell's attention and the most in its 3 x 3 cells: things and words reach over cells.
+
+    A cell of the small copy lies over four or more of the image, and attention is drawn to a part of what is meant.
+    """
+    most_RHW = F.max_pool2d(attended_RHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0]
+    return (attended_RHW * most_RHW).sqrt()
 
 
 def above_ground(information_BHW: Tensor) -> Tensor:
