@@ -43,7 +43,7 @@ TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torc
 QWEN = (
     {"vision", "answers", "streaming", "storage", "shapes", "batched"},
     {"request", "break_even", "adapting"},
-    {"language", "processor"},
+    {"language", "processor", "periphery"},
     {"first_look", "loading"},
     {"looking"},
     {"eager", "graphs"},

@@ -18,14 +18,20 @@ class ImageSelection:
     tensions: dict[str, float]
     strategy: str
     reason: str
+    periphery: tuple[int, int] | None = None  # cells of the small copy that the language model saw as well
 
     @property
     def tokens_total(self) -> int:
         return self.grid[0] * self.grid[1]
 
     @property
-    def tokens_kept(self) -> int:
+    def cells_kept(self) -> int:
         return int(self.kept.shape[0])
+
+    @property
+    def tokens_kept(self) -> int:
+        """Visual tokens of this image that the language model saw: kept cells, and those of the small copy."""
+        return self.cells_kept + (self.periphery[0] * self.periphery[1] if self.periphery else 0)
 
     @property
     def mask(self) -> Tensor:
