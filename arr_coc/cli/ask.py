@@ -69,7 +69,13 @@ def as_document(answer: "Answer", model: str, keep: float | int | str, notices: 
         "tokens_total": answer.tokens_total,
         "tokens_kept": answer.tokens_kept,
         "images": [
-            {"grid": list(image.grid), "kept": image.kept.tolist(), "strategy": image.strategy, "reason": image.reason}
+            {
+                "grid": list(image.grid),
+                "kept": image.kept.tolist(),
+                "periphery": None if image.periphery is None else list(image.periphery),
+                "strategy": image.strategy,
+                "reason": image.reason,
+            }
             for image in answer.selection
         ],
         "timings_ms": {name: round(value, 2) for name, value in answer.timings_ms.items()},

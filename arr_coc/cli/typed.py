@@ -50,7 +50,8 @@ Encoding = Annotated[
     str | None,
     typer.Option(
         metavar="HOW",
-        help="auto, dense (choose after the ViT), sparse (before it) or weighted. If left out: as the model says.",
+        help="auto, dense (choose after the ViT), sparse (before it), foveated (likewise, beside a small copy) or "
+        "weighted. If left out: as the model says.",
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(min=1, max=4096, metavar="N", help="Length of the answer at most, tokens.")]

@@ -43,8 +43,11 @@ class FastEngine:
         self._tables: dict[tuple[int, int], GridTables] = {}
 
     def suits(self, method: Method) -> bool:
-        """Whether it can run here: not where the choice is made inside the language model."""
-        return method.name == PLAIN or not self.selectors[method.selector].full_layers(3)
+        """Whether it can run here: not where small copies go along, nor where the language model makes the choice."""
+        if method.name == PLAIN:
+            return True
+        copies = method.encoding == "foveated" or (method.encoding == "sparse" and self.owner.config.context)
+        return not copies and not self.selectors[method.selector].full_layers(3)
 
     @torch.no_grad()
     def run(self, looked: KnownBatch, method: Method) -> Outcome:
