@@ -66,16 +66,16 @@ def masked_windows(stock, pixels, thw, kept_N, beside=None):
     visual, side = stock.model.visual, stock.model.visual.num_grid_per_side
     taps, weights = get_vision_interpolation_indices_and_weights(thw, side, "bilinear", True, 2)
     places, hidden = get_vision_position_ids(thw, 2), ~kept_N.repeat_interleave(4)
-    tables = [pixels, taps, weights, places]
     if beside is not None:
         patches, under = beside
-        tables = [torch.cat([table, more]) for table, more in zip(tables, (patches, taps[under], weights[under], places[under]))]  # noqa: B905, E501
-        hidden = torch.cat([hidden, hidden.new_zeros(patches.shape[0])])
+        pixels, hidden = torch.cat([pixels, patches]), torch.cat([hidden, hidden.new_zeros(patches.shape[0])])
+        taps, weights, places = (torch.cat([table, table[under]]) for table in (taps, weights, places))
     attend_to(hidden)
     before, visual.config._attn_implementation = visual.config._attn_implementation, "hidden_for_fovea"
+    tables = {"interp_indices": taps, "interp_weights": weights, "position_ids": places}
+    whole = torch.tensor([0, pixels.shape[0]], dtype=torch.int32)
     try:
-        made = visual(tables[0], grid_thw=thw, interp_indices=tables[1], interp_weights=tables[2], position_ids=tables[3],
-                      cu_seqlens=torch.tensor([0, tables[0].shape[0]], dtype=torch.int32), return_dict=True)  # fmt: skip
+        made = visual(pixels, grid_thw=thw, cu_seqlens=whole, return_dict=True, **tables)
     finally:
         visual.config._attn_implementation = before
     return [level[: kept_N.shape[0]] for level in (made.pooler_output, *made.deepstack_features)]
@@ -87,52 +87,66 @@ def under_by_hand(small, grid):
             for y in range(small[0]) for x in range(small[1])]  # fmt: skip
 
 
-def by_hand(ours, inputs, prepared, scheme, context):
-    """The untouched model on a sequence put together by hand, all cells there, dropped ones hidden: logits, what is left."""
-    stock, config = ours.model, ours.model.config
-    images = prepared.images[0]
-    ids = inputs["input_ids"][0].tolist()
-    first = ids.index(config.image_token_id)
-    start = first - 1 if scheme == "images" else first
-    put_in, marks = [], ([config.vision_start_token_id], [config.vision_end_token_id])
-    for image in images:
-        tokens = [config.image_token_id] * (image.periphery[0] * image.periphery[1])
-        put_in += [*marks[0], *tokens, *marks[1]] if scheme == "images" else tokens
-    wide = torch.tensor([ids[:start] + put_in + ids[start:]])
-    sizes = [image.periphery for image in images] + [image.grid for image in images]
-    thw = torch.tensor([[1, 2 * height, 2 * width] for height, width in sizes])
-    types = (wide == config.image_token_id).int()
-    if scheme == "images":
-        positions, _ = stock.model.get_rope_index(wide, types, thw)
-    else:
-        plain, _ = stock.model.get_rope_index(inputs["input_ids"], inputs["mm_token_type_ids"], inputs["image_grid_thw"])
-        cells = plain[:, 0, inputs["mm_token_type_ids"][0] == 1].split([one.tokens_total for one in images], dim=1)
-        copies = [corners[:, :1] + torch.tensor([(0, *place) for place in under_by_hand(image.periphery, image.grid)]).T
-                  for corners, image in zip(cells, images, strict=True)]  # fmt: skip
-        positions = torch.cat([plain[:, 0, :start], *copies, plain[:, 0, start:]], dim=1).unsqueeze(1)
-    levels = []
+def context_by_hand(ours, inputs, number, grid):
+    """Patches of an image's small copy, and the patch of the image that each stands at, both in the ViT's order."""
+    height, width = LOOK.grid(grid)
+    places = under_by_hand((2 * height, 2 * width), (2 * grid[0], 2 * grid[1]))
+    under = torch.tensor([(y // 2 * grid[1] + x // 2) * 4 + y % 2 * 2 + x % 2 for y, x in places])
+    order = torch.arange(4 * height * width).view(height, 2, width, 2).transpose(1, 2).flatten()
+    return small_patches(ours, inputs, number, grid, (height, width)), under[order]
+
+
+def features_by_hand(ours, inputs, images, context):
+    """Visual tokens and levels: of the small copies, each alone, then of all cells, dropped ones unseen."""
+    stock, levels = ours.model, []
+    for number, image in enumerate(images):
+        thw = torch.tensor([[1, 2 * image.periphery[0], 2 * image.periphery[1]]])
+        made = vision.encode_dense(stock, small_patches(ours, inputs, number, image.grid, image.periphery), thw)
+        levels.append([made.pooler_output[0], *(level[0] for level in made.deepstack_features)])
     rows = inputs["pixel_values"].split(inputs["image_grid_thw"].prod(-1).tolist())
     for number, image in enumerate(images):
-        copy = vision.encode_dense(stock, small_patches(ours, inputs, number, image.grid, image.periphery), thw[number][None])
-        levels.append([copy.pooler_output[0], *(level[0] for level in copy.deepstack_features)])
-    for number, image in enumerate(images):
-        beside = None
-        if context:
-            small = LOOK.grid(image.grid)
-            full = [(y // 2 * image.grid[1] + x // 2) * 4 + y % 2 * 2 + x % 2
-                    for y, x in under_by_hand((2 * small[0], 2 * small[1]), (2 * image.grid[0], 2 * image.grid[1]))]  # fmt: skip
-            order = torch.arange(4 * small[0] * small[1]).view(small[0], 2, small[1], 2).transpose(1, 2).flatten()
-            beside = small_patches(ours, inputs, number, image.grid, small), torch.tensor(full)[order]
-        grid = inputs["image_grid_thw"][number][None]
-        levels.append(masked_windows(stock, rows[number], grid, image.mask.flatten(), beside))
-    features = vision.encode_dense(stock, rows[0], inputs["image_grid_thw"][:1])
-    features.pooler_output, *deepstack = (tuple(level) for level in zip(*levels, strict=True))
-    features.deepstack_features = deepstack
-    left = torch.ones_like(types)
-    left[types == 1] = torch.cat(
-        [*(torch.ones(one.periphery[0] * one.periphery[1]) for one in images), *(one.mask.flatten() for one in images)]
-    ).int()
-    logits = stock(wide, attention_mask=left, position_ids=positions, mm_encoder_outputs={"image": features}).logits
+        beside = context_by_hand(ours, inputs, number, image.grid) if context else None
+        thw = inputs["image_grid_thw"][number][None]
+        levels.append(masked_windows(stock, rows[number], thw, image.mask.flatten(), beside))
+    made.pooler_output, *deepstack = (tuple(level) for level in zip(*levels, strict=True))
+    made.deepstack_features = deepstack
+    return made
+
+
+def positions_by_hand(stock, inputs, images, wide, start, scheme):
+    """M-RoPE's positions: the stock model's for so many images, or small copies in the coordinates of the full grid."""
+    if scheme == "images":
+        sizes = [image.periphery for image in images] + [image.grid for image in images]
+        thw = torch.tensor([[1, 2 * height, 2 * width] for height, width in sizes])
+        return stock.model.get_rope_index(wide, (wide == stock.config.image_token_id).int(), thw)[0]
+    types, thw = inputs["mm_token_type_ids"], inputs["image_grid_thw"]
+    plain = stock.model.get_rope_index(inputs["input_ids"], types, thw)[0][:, 0]
+    cells = plain[:, types[0] == 1].split([image.tokens_total for image in images], dim=1)
+    places = [torch.tensor([(0, *place) for place in under_by_hand(one.periphery, one.grid)]).T for one in images]
+    copies = [corners[:, :1] + place for corners, place in zip(cells, places, strict=True)]
+    return torch.cat([plain[:, :start], *copies, plain[:, start:]], dim=1).unsqueeze(1)
+
+
+def by_hand(ours, inputs, images, scheme, context):
+    """The untouched model on a sequence with all cells, dropped ones hidden: logits and ids of what is left."""
+    stock, config = ours.model, ours.model.config
+    ids = inputs["input_ids"][0].tolist()
+    start = ids.index(config.image_token_id) - (scheme == "images")
+    put_in = []
+    for image in images:
+        tokens = [config.image_token_id] * (image.periphery[0] * image.periphery[1])
+        around = [config.vision_start_token_id, *tokens, config.vision_end_token_id]
+        put_in += around if scheme == "images" else tokens
+    wide = torch.tensor([ids[:start] + put_in + ids[start:]])
+    copies = [torch.ones(image.periphery).flatten() for image in images]
+    left = torch.ones_like(wide)
+    left[wide == config.image_token_id] = torch.cat([*copies, *(image.mask.flatten() for image in images)]).long()
+    logits = stock(
+        wide,
+        attention_mask=left,
+        position_ids=positions_by_hand(stock, inputs, images, wide, start, scheme),
+        mm_encoder_outputs={"image": features_by_hand(ours, inputs, images, context)},
+    ).logits
     return logits[0, left[0].bool()], wide[0, left[0].bool()]
 
 
@@ -145,7 +159,7 @@ def test_it_is_the_untouched_model_on_a_sequence_put_together_by_hand(asked, kee
     prepared = output.arr_coc
     assert all(image.periphery for image in prepared.images[0])
     assert sum(image.tokens_kept for image in prepared.images[0]) == keep
-    wanted, ids = by_hand(ours, inputs, prepared, scheme, context)
+    wanted, ids = by_hand(ours, inputs, prepared.images[0], scheme, context)
     assert torch.equal(prepared.compact.input_ids[0], ids)
     assert close(output.logits[0], wanted)
 
@@ -215,7 +229,9 @@ def anew(monkeypatch):
     monkeypatch.setattr(eager, "begun_alike", lambda *_: None)
 
 
-@pytest.mark.parametrize("depth", [0.5, 1.0])  # of four layers: DeepStack's last levels come before or after the second look
+@pytest.mark.parametrize(
+    "depth", [0.5, 1.0]
+)  # of four layers: DeepStack's last levels come before or after the second look
 @pytest.mark.parametrize("moe", [False, True], ids=["dense", "moe"])
 @torch.no_grad()
 def test_used_again_equals_computed_anew(depth, moe, monkeypatch):
@@ -251,7 +267,9 @@ def test_used_again_in_every_way_of_generating(monkeypatch):
     made = [ours.generate(**inputs, **options, **way) for way in ways]
     inner = ours(**inputs, keep=[40, 30], output_hidden_states=True)
     cache = ours.generate(**tiny.inputs(ONE), keep=40, max_new_tokens=4, return_dict_in_generate=True).past_key_values
-    long = ours.generate(**tiny.inputs(ONE), keep=40, max_new_tokens=6, return_dict_in_generate=True, output_logits=True)
+    long = ours.generate(
+        **tiny.inputs(ONE), keep=40, max_new_tokens=6, return_dict_in_generate=True, output_logits=True
+    )
     went_on = ours(input_ids=long.sequences[:, -3:-2], past_key_values=cache, use_cache=True)
     assert close(went_on.logits[:, -1], long.logits[4])
     anew(monkeypatch)

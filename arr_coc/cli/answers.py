@@ -47,7 +47,9 @@ def write_overlay(
 
     pictures = read_images(list(pictures))
     if answer.tokens_kept < answer.tokens_total:
-        drawn = [kept_overlay(one, made.mask, made.periphery) for one, made in zip(pictures, answer.selection, strict=True)]
+        drawn = [
+            kept_overlay(one, made.mask, made.periphery) for one, made in zip(pictures, answer.selection, strict=True)
+        ]
     else:
         looked = looked_at(loaded, pictures, question, answer.text, history)
         drawn = [heat_overlay(one, heat) for one, heat in zip(pictures, looked, strict=True)]

@@ -34,7 +34,9 @@ def evaluate(
         typed.Texts,
         typer.Option(help="Fraction KEPT (0.25) or number of tokens (64); may be repeated. By the size if left out."),
     ] = None,
-    encoding: Annotated[typed.Texts, typer.Option(help="sparse, foveated, dense; may be repeated. sparse and dense if left out.")] = None,
+    encoding: Annotated[
+        typed.Texts, typer.Option(help="sparse, foveated, dense; may be repeated. sparse and dense if left out.")
+    ] = None,
     side: Annotated[typed.Numbers, typer.Option(min=96, help="px of square scenes; may be repeated.")] = None,
     questions: Annotated[int, typer.Option(min=1, help="Questions per dataset and size.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,

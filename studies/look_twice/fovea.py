@@ -78,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--questions", type=int, default=120)
     parser.add_argument("--side", type=int, default=512, help="px of the scenes")
     parser.add_argument("--seed", type=int, default=777)
-    parser.add_argument("--keep", type=float, action="append", help="fraction KEPT, in all; 0.25, 0.1, 0.06 if left out")
+    parser.add_argument(
+        "--keep", type=float, action="append", help="fraction KEPT, in all; 0.25, 0.1, 0.06 if left out"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/fovea.json"))
     options = parser.parse_args(arguments)
     owner = ARRCOCQwen.from_pretrained(options.model, dtype="float32", fast=False)
