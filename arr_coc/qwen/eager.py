@@ -177,7 +177,9 @@ class Preparer:
         self._check()
         if self.encoding in BEFORE:
             choice = self.looker.choose(request, request.keeps, stopwatch, foveated=self.encoding == "foveated")
-            features = self._encode(request, choice.indices, stopwatch, self._context(request, choice))
+            with stopwatch.part("periphery"):
+                context = self._context(request, choice)
+            features = self._encode(request, choice.indices, stopwatch, context)
             return choice, self._gate(features, choice), None
         features = self._encode(request, None, stopwatch)
         begun = self._begin(request, positions_3BL, {"image": features, **videos}, stopwatch)

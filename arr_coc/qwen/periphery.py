@@ -50,9 +50,8 @@ class Widened:
 
     def kept(self, indices: Sequence[Tensor]) -> list[Tensor]:
         """Kept cells of each image: those of the caller's images, and all of the small copies."""
-        cells = zip(self.order, self.request.layout.cells, strict=True)
-        every = [torch.arange(count, device=self.source_BV.device) if small else None for (_, small), count in cells]
-        return [indices[image] if all_ is None else all_ for (image, _), all_ in zip(self.order, every, strict=True)]
+        cells, device = zip(self.order, self.request.layout.cells, strict=True), self.source_BV.device
+        return [torch.arange(count, device=device) if small else indices[image] for (image, small), count in cells]
 
     def features(self, windows: Any, copies: Sequence[tuple[Tensor, ...] | None]) -> Any:
         """The ViT's output for all images, from that of the windows, and tokens and DeepStack levels of the copies."""
@@ -81,7 +80,9 @@ def widen(
         order += [*((image, True) for image in shown), *((image, False) for image in own)]
         rows.append(_put_in(request, row, own, grids, config, scheme))
     left = bool(request.attention_mask[:, -1].all())
-    ids, source, place = (_padded(parts, fill, left) for parts, fill in zip(zip(*rows), (pad_id, PADDING, 0)))  # noqa: B905
+    ids, source, place = (
+        _padded(parts, fill, left) for parts, fill in zip(zip(*rows, strict=True), (pad_id, PADDING, 0), strict=True)
+    )
     took = source.clamp(min=0)
     mask = torch.where(source >= 0, request.attention_mask.gather(1, took), (source == INSERTED).long())
     side = config.vision_config.spatial_merge_size
