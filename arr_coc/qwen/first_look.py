@@ -132,7 +132,7 @@ class FirstLooker:
         prompts = SmallPrompts(small.input_ids, small.attention_mask, positions_3RL, small.layout)
         layers = self.settings.layers(self.model.config.text_config.num_hidden_layers)
         maps = attended(self.model, prompts, [features[place] for place in places], keys, layers, self.memory)
-        spread = [spread_over(one, grid).flatten() for one, grid in zip(maps, request.layout.grids, strict=True)]
+        spread = [spread_over(one.unsqueeze(0), grid).flatten() for one, grid in zip(maps, request.layout.grids, strict=True)]
         return FirstSeen(spread, keys)
 
     def _keys(self, request: Request) -> list[Hashable]:
@@ -320,8 +320,8 @@ def _read_suffixes(model: Any, parts: Sequence[_Part], states: Sequence[tuple[Te
     return total_RL[:, :longest] / layers
 
 
-def spread_over(attended_hw: Tensor, grid: Grid) -> Tensor:
-    """A map over a small copy brought to the image's own cells, `[H, W]`, with the same sum but for the borders."""
-    small = attended_hw.shape[0] * attended_hw.shape[1]
-    wide = F.interpolate(attended_hw[None, None], size=grid, mode="bilinear", align_corners=False)[0, 0]
+def spread_over(attended_Bhw: Tensor, grid: Grid) -> Tensor:
+    """Maps over small copies brought to their images' own cells, `[B, H, W]`, with the same sum but for the borders."""
+    small = attended_Bhw.shape[1] * attended_Bhw.shape[2]
+    wide = F.interpolate(attended_Bhw.unsqueeze(1), size=grid, mode="bilinear", align_corners=False).squeeze(1)
     return wide * (small / (grid[0] * grid[1]))
