@@ -54,7 +54,8 @@ def row(**changes) -> bench_report.Row:
     made = {"model": "m", "side": 1024, "batch": 1, "tokens": 1024, "text_tokens": 50, "kept": 200, "sight": "stem"}
     made |= {"encoding": "sparse", "mode": "graphs", "select_ms": 1.0, "vision_ms": 4.0, "prefill_ms": 5.0}
     made |= {"ttft_ms": 10.0, "spread_ms": 0.1, "decode_ms": 2.0, "peak_mb": 4300.0, "peak_above_mb": 43.0}
-    return made | changes
+    made |= changes
+    return made | {"wall_ttft_ms": made["ttft_ms"]}
 
 
 DENSE = {"encoding": "dense", "kept": 1024, "sight": None, "select_ms": 0.0}
@@ -262,6 +263,18 @@ def test_break_even_is_where_it_begins_to_pay():
     assert bench_report.break_even([*pair(256, 11), *pair(512, 9), *pair(1024, 5)]) == 256
     assert bench_report.break_even([*pair(256, 9), *pair(512, 11), *pair(1024, 5)]) == 1024
     assert bench_report.break_even(pair(256, 11)) is None
+
+
+def test_a_break_even_by_model_path_and_number_of_looks():
+    def rows(model, mode, **times):
+        made = [row(**DENSE, model=model, mode=mode, ttft_ms=10.0)]
+        return made + [row(model=model, mode=mode, sight=sight, ttft_ms=took) for sight, took in times.items()]
+
+    made = bench_report.break_evens(
+        [*rows("a", "graphs", stem=9, look_twice=11), *rows("a", "eager", look_twice=9), *rows("b", "eager", stem=9)]
+    )
+    assert made["a"] == {"recorded": {"one look": 1024, "two looks": None}, "eager": {"one look": None, "two looks": 1024}}
+    assert made["b"]["eager"] == {"one look": 1024, "two looks": None}
 
 
 def test_what_fits_which_card():

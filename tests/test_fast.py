@@ -685,8 +685,7 @@ def test_below_the_break_even_auto_keeps_all_and_says_so():
 def test_the_break_even_of_a_row_is_its_own():
     keeps, small = keep_small_whole(["auto", "auto", 0.5, "auto"], [100, 300, 100, 0], 256)
     assert keeps == [1.0, "auto", 0.5, "auto"]
-    assert small == [True, False, False, False]
-    assert break_even_tokens(torch.device("cpu")) == 0
+    assert [bool(why) for why in small] == [True, False, False, False]
     mixed = wrapped()
     mixed.break_even = 50
     inputs = tiny.inputs(ONE, LARGE)
