@@ -273,7 +273,10 @@ def test_a_break_even_by_model_path_and_number_of_looks():
     made = bench_report.break_evens(
         [*rows("a", "graphs", stem=9, look_twice=11), *rows("a", "eager", look_twice=9), *rows("b", "eager", stem=9)]
     )
-    assert made["a"] == {"recorded": {"one look": 1024, "two looks": None}, "eager": {"one look": None, "two looks": 1024}}
+    assert made["a"] == {
+        "recorded": {"one look": 1024, "two looks": None},
+        "eager": {"one look": None, "two looks": 1024},
+    }
     assert made["b"]["eager"] == {"one look": 1024, "two looks": None}
 
 

@@ -44,7 +44,7 @@ class LookTwiceSelector(Selector):
             raise ValueError(f"exponents {information} and {perspectival}: expected 0 or more")
         self.first_look = first_look
         self.exponents = (information, perspectival, EXPONENTS[2])
-        self.fixed_3S: Tensor  # exponents where something is asked and where not, tensions; a recording copies no numbers
+        self.fixed_3S: Tensor  # exponents where something is asked and where not; tensions
         self.register_buffer("fixed_3S", torch.tensor([self.exponents, UNASKED, TENSIONS]), persistent=False)
         self.channels = config.texture_channels
         self.information = InformationScorer(config.texture_channels)

@@ -76,7 +76,7 @@ class Stages:
         return self.recordings.get(("glance", grid, images), make)(rows=rows_GPx)["maps"]
 
     def judge(self, selector: Any, grid: Grid, tensors: Tensors, slots: int | None = None) -> Tensors:
-        """The selector's judgement of pooled images: `canvas`, `question`, `asked`, and `glance` or `attended` if it has one.
+        """The judgement of pooled images: `canvas`, `question`, `asked`, and `glance` or `attended` where they are read.
 
         Where budgets are known (`k`, and their `slots`), the choice comes with it.
         """
@@ -129,7 +129,9 @@ class Stages:
     ) -> Tensor:
         """Attention of each row's last token to every slot `[V]` fp32, in the first `layers` decoder layers."""
         batch, length = layout.ids_BM.shape
-        given = self._sequence(layout, features_EVD, cells_V, width_V) | {"places": self.put(layout.places(cells_V.shape[0]))}
+        given = self._sequence(layout, features_EVD, cells_V, width_V) | {
+            "places": self.put(layout.places(cells_V.shape[0]))
+        }
 
         def make() -> tuple[Function, Tensors]:
             def run(t: Tensors) -> Tensors:
