@@ -54,6 +54,7 @@ def even_rank(height: int, width: int, device: torch.device) -> Tensor:
     return rank.view(height, width).to(device)
 
 
+@constant_table
 def coverage(height: int, width: int, device: torch.device) -> Tensor:
     """The even order as scores in (0, 1], highest first: `[H, W]`."""
     return 1 - even_rank(height, width, device).float() / (height * width)

@@ -163,8 +163,9 @@ def _position(axis: int) -> "LevelFunction":
 
 def within_cell_variance(canvas: Canvas, factor: int) -> Tensor:
     """Twice the standard deviation of the luma of all pixels inside each place of the level, in [0, 1]."""
-    mean = F.avg_pool2d(canvas.luma_B1hw, factor)
-    mean_of_squares = F.avg_pool2d(canvas.luma_squared_B1hw, factor)
+    mean, mean_of_squares = canvas.luma_B1hw, canvas.luma_squared_B1hw
+    if factor > 1:
+        mean, mean_of_squares = F.avg_pool2d(mean, factor), F.avg_pool2d(mean_of_squares, factor)
     # fp32 rounding of the squares is about 1e-7; below it there is nothing to see.
     return 2 * (mean_of_squares - mean**2 - 2e-7).clamp(min=0).sqrt()
 

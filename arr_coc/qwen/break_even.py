@@ -18,7 +18,7 @@ from arr_coc.qwen.answers import ImageSelection
 
 @lru_cache(maxsize=32)
 def break_even_tokens(device: torch.device, recorded: bool, looks: int, known: int | None = None) -> int:
-    """The number that is `known`, else that of a device for this path and 1 or 2 `looks`: 0 where choosing always pays."""
+    """The number that is `known`, else that of a device, a path and 1 or 2 `looks`: 0 where choosing always pays."""
     if known is not None:
         return known
     path, times = "recorded" if recorded else "eager", "one look" if looks == 1 else "two looks"

@@ -132,8 +132,8 @@ class FirstLooker:
         prompts = SmallPrompts(small.input_ids, small.attention_mask, positions_3RL, small.layout)
         layers = self.settings.layers(self.model.config.text_config.num_hidden_layers)
         maps = attended(self.model, prompts, [features[place] for place in places], keys, layers, self.memory)
-        spread = [spread_over(one.unsqueeze(0), grid).flatten() for one, grid in zip(maps, request.layout.grids, strict=True)]
-        return FirstSeen(spread, keys)
+        found = zip(maps, request.layout.grids, strict=True)
+        return FirstSeen([spread_over(one.unsqueeze(0), grid).flatten() for one, grid in found], keys)
 
     def _keys(self, request: Request) -> list[Hashable]:
         """What each image is known by: its content where that is at hand, else its place in this request alone."""

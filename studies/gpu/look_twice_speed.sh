@@ -15,7 +15,7 @@ mkdir -p "$out"
 
 # Equality takes no times: both at once.
 for selector in arr_coc look_twice; do
-    timeout 70 python3 -m studies.speed.equality --questions "${QUESTIONS:-100}" --selector "$selector" \
+    timeout 60 python3 -m studies.speed.equality --questions "${QUESTIONS:-100}" --selector "$selector" \
         --out "$out/equality-$selector.json" > /dev/null &
 done
 wait

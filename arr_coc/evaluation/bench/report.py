@@ -116,7 +116,7 @@ def break_evens(rows: Sequence[Row]) -> Row:
 def break_even(rows: Sequence[Row], modes: Sequence[str] = FAST[:2], twice: bool = False) -> int | None:
     """The fewest visual tokens from which on, at batch 1 and by the same mode, sparse was faster than all tokens.
 
-    None where it was not at the most tokens that were measured. It is the time until the token is on the host that counts.
+    None where it was not at the most tokens that were measured. What counts is the time until the token is on the host.
     """
     pays: dict[int, bool] = {}
     for row in rows:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.attending import even_rank, known_budgets
+from arr_coc.attending import coverage, even_rank, known_budgets
 from arr_coc.config import FINE, Keep
 from arr_coc.knowing import place_waves
 from arr_coc.qwen.answers import ImageSelection
@@ -199,7 +199,8 @@ def tables_of(grid: Grid, device: torch.device) -> list[Tensor]:
     """Tables that the parts make once and keep for a while: a recording that reads them must keep them as well."""
     height, width = grid
     levels = [position_grid(height * fine, width * fine, device, torch.float32) for fine in (FINE, FINE // 2, 1)]
-    return [even_rank(height, width, device), place_waves(height, width, device), *levels]
+    orders = [even_rank(height, width, device), coverage(height, width, device)]
+    return [*orders, place_waves(height, width, device), *levels]
 
 
 def judge_canvas(selector: Any, word_table: Tensor, grid: Grid, tensors: Tensors) -> Judgement:

@@ -76,7 +76,7 @@ class Stages:
         return self.recordings.get(("glance", grid, images), make)(rows=rows_GPx)["maps"]
 
     def judge(self, selector: Any, grid: Grid, tensors: Tensors, slots: int | None = None) -> Tensors:
-        """The judgement of pooled images: `canvas`, `question`, `asked`, and `glance` or `attended` where they are read.
+        """The judgement of pooled images: `canvas`, `question`, `asked`, and `glance` or `attended` if it is read.
 
         Where budgets are known (`k`, and their `slots`), the choice comes with it.
         """
