@@ -111,8 +111,8 @@ def _kmeans(points_BN3: Tensor) -> Tensor:
     for _ in range(KMEANS_STEPS):
         nearest = (_squared(points_BN3, centres).argmin(-1, keepdim=True) == number_K).to(points_BN3.dtype)
         count_BK1 = nearest.sum(1).unsqueeze(-1)
-        means = nearest.transpose(1, 2) @ points_BN3 / count_BK1.clamp(min=1)
-        centres = torch.where(count_BK1 > 0, means, centres)
+        means = nearest.transpose(1, 2) @ points_BN3 / count_BK1
+        centres = torch.where(count_BK1 > 0, means, centres)  # nothing by 0 is left out
     return centres
 
 
