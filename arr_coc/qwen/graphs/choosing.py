@@ -77,14 +77,14 @@ def by_grid(grids: list[Grid]) -> dict[Grid, list[int]]:
     return groups
 
 
-def everything(prompt: Prompt, device: torch.device, slots: int = 0) -> Chosen:
+def everything(grids: list[Grid], device: torch.device, slots: int = 0) -> Chosen:
     """All cells of all images, in as many slots as the largest has cells, or in more."""
-    counts = [height * width for height, width in prompt.grids]
+    counts = [height * width for height, width in grids]
     slots = max(slots, *counts)
     place_IK = torch.arange(slots).expand(len(counts), -1)
     mask_IK = place_IK < torch.tensor(counts).unsqueeze(1)
     cells_IK = place_IK.masked_fill(~mask_IK, 0).to(device, non_blocking=True)
-    groups = {grid: OneGrid(members) for grid, members in by_grid(prompt.grids).items()}
+    groups = {grid: OneGrid(members) for grid, members in by_grid(grids).items()}
     return Chosen(counts, slots, cells_IK, None if min(counts) == slots else mask_IK.to(device), groups)
 
 

@@ -288,9 +288,10 @@ def read_first(
             key, there = key_of(attention, inside, tables), tuple(one[row_B, last_B].unsqueeze(1) for one in tables)
             asks_BHd = query_of(attention, inside[row_B, last_B].unsqueeze(1), (there[0], there[1])).squeeze(2)
         grouped = asks_BHd.float().view(x.shape[0], key.shape[1], -1, key.shape[-1])
-        logits.append((grouped @ key.float().transpose(-1, -2)).flatten(1, 2) * attention.scaling)
-    visible_BM = torch.arange(x.shape[1], device=x.device) < lengths_B.unsqueeze(1)
-    return torch.stack(logits).masked_fill(~visible_BM.unsqueeze(1), -torch.inf).softmax(-1).mean((0, 2))
+        logits.append((grouped @ key.float().transpose(-1, -2)).flatten(1, 2))
+    hidden_BM = torch.arange(x.shape[1], device=x.device) >= lengths_B.unsqueeze(1)
+    logits_KBHM = torch.stack(logits) * attention.scaling  # that of all layers
+    return logits_KBHM.masked_fill(hidden_BM.unsqueeze(1), -torch.inf).softmax(-1).mean((0, 2))
 
 
 def step(

@@ -172,7 +172,7 @@ class FastRunner:
                 chosen = self._choose(looker, prompt, keeps, pixels, None)
             with stopwatch.part("vision"):
                 return chosen, self._see(prompt, chosen, pixels.rows_Rx)
-        whole = everything(prompt, self.device)
+        whole = everything(prompt.grids, self.device)
         with stopwatch.part("vision"):
             features = self._see(prompt, whole, pixels.rows_Rx)
         if all_kept:
