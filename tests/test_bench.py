@@ -25,7 +25,7 @@ from arr_coc.evaluation.bench.cases import (
 from arr_coc.evaluation.bench.measure import measure, per_token, summarize, watch_peak, way_of
 from arr_coc.qwen.request import cells_of, samples_of_images, token_types
 from studies.speed.ask import ask_rows, soak
-from studies.speed.bench import promised_cases
+from studies.speed.bench import break_even_cases, looks_cases, promised_cases
 from studies.speed.equality import compare, first_difference
 
 ASKED_FOR = {
@@ -37,7 +37,7 @@ ASKED_FOR = {
 @pytest.fixture(scope="module")
 def subject() -> Subject:
     stock = tiny.stock()
-    return Subject("tiny", stock, {sight: random_owner(stock, sight) for sight in ("stem", "glance")})
+    return Subject("tiny", stock, {sight: random_owner(stock, sight) for sight in ("stem", "glance", "look_twice")})
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,25 @@ def test_the_promised_rows_can_be_compared():
     sides = {case.side for case in cases if case.encoding == "sparse" and case.kept == 200 and case.batch == 1}
     assert min(sides) == 512
     assert max(sides) == 4096
+
+
+def test_rows_about_looking_twice_can_be_compared():
+    for cases, modes in ((looks_cases(), {"graphs"}), (break_even_cases(), {"graphs", "eager"})):
+        for side, batch in {(case.side, case.batch) for case in cases}:
+            ways = {
+                (case.mode, case.encoding, case.sight) for case in cases if (case.side, case.batch) == (side, batch)
+            }
+            for mode in modes:
+                assert {(mode, "dense", "stem"), (mode, "sparse", "stem"), (mode, "sparse", "look_twice")} <= ways
+
+
+def test_looking_twice_is_measured_as_a_first_question(subject):
+    for mode in ("eager", "graphs"):
+        case = Case(128, 1, 4, "sparse", mode, "look_twice", repeats=1)
+        made = measure(subject, case, make_inputs(subject.stock, case, 12))
+        assert (made["sight"], made["kept"]) == ("look_twice", 4)
+        assert made["select_ms"] > 0
+    assert subject.owner(case).memory.size == 0, "nothing is remembered from one run to the next"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def looks_cases(kept: int = 200) -> list[Case]:
         times = 2 if side > 2048 else 10  # a second each
         cases += [Case(side, batch, kept, "dense", "graphs", repeats=times)]
         cases += [Case(side, batch, kept, encoding, "graphs", chooser) for encoding, chooser in LOOKS]
-        cases += [Case(side, batch, kept, "dense", "eager", repeats=3)] if side <= 2048 else []
+        cases += [Case(side, batch, kept, "dense", "eager", repeats=5)] if side <= 2048 else []
     return cases
 
 
@@ -56,7 +56,7 @@ def break_even_cases() -> list[Case]:
     cases = []
     for side, kept in AUTOMATIC.items():
         for mode, times in (("eager", 5), ("graphs", 10)):
-            cases += [Case(side, 1, 1, "dense", mode, repeats=times)]
+            cases += [Case(side, 1, kept, "dense", mode, repeats=times)]
             cases += [Case(side, 1, kept, encoding, mode, chooser, repeats=times) for encoding, chooser in LOOKS]
     return cases
 
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = promised_cases() if options.promised else []
     cases += looks_cases() if options.looks else []
     cases += break_even_cases() if options.break_even else []
-    cases = [case for case in cases if case.side <= options.most_side]
+    cases = [case for case in dict.fromkeys(cases) if case.side <= options.most_side]
     made = bench(options, lambda line: print(line, file=sys.stderr, flush=True), cases)
     print(json.dumps(made))
 
