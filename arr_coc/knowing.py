@@ -79,7 +79,7 @@ SALIENCY = ("spectral_residual", "colour_contrast", "local_contrast")
 
 def saliency(pyramid: TexturePyramid) -> Tensor:
     """What stands out, without training: the mean of the saliency channels, `[B, H, W]` in [0, 1]."""
-    return pyramid.cell_BCHW[:, [pyramid.names.index(name) for name in SALIENCY]].mean(1)
+    return torch.stack([pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in SALIENCY], dim=1).mean(1)
 
 
 class PerspectivalScorer(nn.Module):

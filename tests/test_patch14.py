@@ -54,7 +54,7 @@ def test_patches_of_14_px_are_cut_as_the_processor_cuts_them():
 
 
 @pytest.mark.parametrize("how", ["dense", "sparse"])
-@pytest.mark.parametrize("selector", ["arr_coc", "training_free"])
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice", "training_free"])
 def test_the_recorded_path_gives_the_tokens_of_the_eager_one(how, selector):
     if (how, selector) == ("sparse", "training_free"):
         how = "dense"

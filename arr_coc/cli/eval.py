@@ -89,7 +89,8 @@ def bench(
         typed.Texts, typer.Option(help="eager, graphs, compiled; may be repeated. The first two if left out.")
     ] = None,
     sight: Annotated[
-        typed.Texts, typer.Option(help="Of a shape's selector: textures, stem, glance; may be repeated.")
+        typed.Texts,
+        typer.Option(help="What chooses: textures, stem, glance of ARR-COC, or look_twice; may be repeated."),
     ] = None,
     text: Annotated[int, typer.Option(min=4, help="Text tokens.")] = 50,
     decode: Annotated[int, typer.Option(min=0, help="Tokens after the first whose time is taken, at batch 1.")] = 0,

@@ -136,7 +136,8 @@ class FirstLooker:
         prompts = SmallPrompts(small.input_ids, small.attention_mask, positions_3RL, small.layout)
         layers = self.settings.layers(self.model.config.text_config.num_hidden_layers)
         maps, prefixes = attended(self.model, prompts, features, keys, layers, self.memory)
-        spread = [spread_over(one, grid).flatten() for one, grid in zip(maps, request.layout.grids, strict=True)]
+        found = zip(maps, request.layout.grids, strict=True)
+        spread = [spread_over(one.unsqueeze(0), grid).flatten() for one, grid in found]
         return FirstSeen(spread, keys, grids, features, prefixes)
 
     def keys(self, request: Request) -> list[Hashable]:
@@ -375,8 +376,8 @@ def _alike(prefix: ReadPrefix | None, ids_S: Tensor, positions_3S: Tensor) -> in
     return int(same.long().cumprod(0).sum())
 
 
-def spread_over(attended_hw: Tensor, grid: Grid) -> Tensor:
-    """A map over a small copy brought to the image's own cells, `[H, W]`, with the same sum but for the borders."""
-    small = attended_hw.shape[0] * attended_hw.shape[1]
-    wide = F.interpolate(attended_hw[None, None], size=grid, mode="bilinear", align_corners=False)[0, 0]
+def spread_over(attended_Bhw: Tensor, grid: Grid) -> Tensor:
+    """Maps over small copies brought to their images' own cells, `[B, H, W]`, with the same sum but for the borders."""
+    small = attended_Bhw.shape[1] * attended_Bhw.shape[2]
+    wide = F.interpolate(attended_Bhw.unsqueeze(1), size=grid, mode="bilinear", align_corners=False).squeeze(1)
     return wide * (small / (grid[0] * grid[1]))

@@ -293,14 +293,13 @@ class ARRCOCQwen(nn.Module):
         **tensors: Any,
     ) -> Prepared:
         """Everything before the language model: which cells, their tokens, and the sequence without the rest."""
-        keep, small = self._dials(keep, input_ids)
+        keep, why_whole = self._dials(keep, input_ids, recorded=False)
         self._tell_of_video(tensors.get("pixel_values_videos"))
         preparer = self.preparer()
         given = (input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints)
         request = Request.of(self.model.config, self.device, *given, **tensors)
         prepared = preparer(request)
-        if any(small):
-            say_small(prepared.images, small, break_even_tokens(self.device, self.break_even))
+        say_small(prepared.images, why_whole)
         return prepared
 
     def serve(
@@ -310,7 +309,7 @@ class ARRCOCQwen(nn.Module):
 
         `inputs` are all that generate was given beside its `options`; `keep` is one dial, or one per row.
         """
-        keeps, small = self._dials(keep, inputs["input_ids"])
+        keeps, why_whole = self._dials(keep, inputs["input_ids"], recorded=True)
         if all(dial == 1.0 for dial in keeps):
             return None
         looker, encoding = self.looker(), self.encoding
@@ -326,25 +325,26 @@ class ARRCOCQwen(nn.Module):
         except NotFast as why:
             self.tell(f"the fast path is left: {why}")
             return None
-        if any(small):
-            say_small(served.images, small, break_even_tokens(self.device, self.break_even))
+        say_small(served.images, why_whole)
         return served
 
-    def _dials(self, keep: Any, input_ids: Tensor | None) -> tuple[Any, list[bool]]:
-        """One checked dial per row, and the rows that are kept whole because choosing would not pay.
+    def _dials(self, keep: Any, input_ids: Tensor | None, recorded: bool) -> tuple[Any, list[str]]:
+        """One checked dial per row, and why a row is kept whole where choosing would not pay, else "".
 
         Before the first choice it is told what makes it, where that is not a trained layer.
         """
         keep = self.keep if keep is None else keep
         if input_ids is None:
             return keep, []
-        keeps, small = check_keeps(keep, input_ids.shape[0]), [False] * input_ids.shape[0]
+        keeps, why_whole = check_keeps(keep, input_ids.shape[0]), [""] * input_ids.shape[0]
         if "auto" in keeps:
             tokens = (input_ids == self.model.config.image_token_id).sum(-1).tolist()
-            keeps, small = keep_small_whole(keeps, tokens, break_even_tokens(self.device, self.break_even))
+            looks = 1 if self.selector.first_look is None else 2
+            least = break_even_tokens(self.device, recorded, looks, self.break_even)
+            keeps, why_whole = keep_small_whole(keeps, tokens, least)
         if self.selector.untrained_notice and not self.config.trained and any(dial != 1.0 for dial in keeps):
             self.tell(self.selector.untrained_notice)
-        return keeps, small
+        return keeps, why_whole
 
     # ---------------------------------------------------------------- settings, as they are now
 

@@ -232,7 +232,10 @@ def glance_grid(grid: Grid, cell: int) -> Grid:
 def glance_rows(image_B3hw: Tensor, small: Grid, geometry: Geometry) -> Tensor:
     """Patch rows `[B, P, X]` in fp32, as the ViT takes them, of images in [0, 1] shrunk to `small` cells."""
     size = (small[0] * geometry.cell, small[1] * geometry.cell)
-    return patchify(F.interpolate(image_B3hw.float(), size=size, mode="area"), geometry)
+    image_B3hw = image_B3hw.float()
+    if image_B3hw.shape[-2:] != size:
+        image_B3hw = F.interpolate(image_B3hw, size=size, mode="area")
+    return patchify(image_B3hw, geometry)
 
 
 def glance_maps(hidden_BPX: Tensor, small: Grid, merge: int, grid: Grid) -> Tensor:

@@ -177,13 +177,22 @@ def norm(module: Any, x: Tensor) -> Tensor:
     return F.rms_norm(x, module.weight.shape, module.weight, module.variance_epsilon)
 
 
+def query_of(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """Queries of one layer, turned: `[B, H, M, d]`."""
+    heads = attention.q_proj(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim)
+    return turn(norm(attention.q_norm, heads), *tables).transpose(1, 2)
+
+
+def key_of(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """Keys of one layer, turned: `[B, H / G, M, d]`."""
+    heads = attention.k_proj(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim)
+    return turn(norm(attention.k_norm, heads), *tables).transpose(1, 2)
+
+
 def project(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Query `[B, H, M, d]`, key and value `[B, H / G, M, d]` of one layer, turned."""
-    heads = (*x_BMD.shape[:2], -1, attention.head_dim)
-    query = turn(norm(attention.q_norm, attention.q_proj(x_BMD).view(heads)), *tables)
-    key = turn(norm(attention.k_norm, attention.k_proj(x_BMD).view(heads)), *tables)
-    value = attention.v_proj(x_BMD).view(heads)
-    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    value = attention.v_proj(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim).transpose(1, 2)
+    return query_of(attention, x_BMD, tables), key_of(attention, x_BMD, tables), value
 
 
 def finish(layer: Any, x_BMD: Tensor, attended_BHMd: Tensor) -> Tensor:
@@ -209,6 +218,20 @@ def places_of(base_BM: Tensor, visual_BM: Tensor, cells_V: Tensor, width_V: Tens
     return positions_3BM + offsets_3BM * (visual_BM >= 0)
 
 
+def embed_prompt(language: Any, ids_BM: Tensor, visual_BM: Tensor, features_EVD: Tensor) -> Tensor:
+    """What the first layer takes, `[B, M, D]`: words, and visual tokens in the slots that `visual_BM` names."""
+    x = language.embed_tokens(ids_BM)
+    return torch.where((visual_BM >= 0).unsqueeze(-1), features_EVD[0][visual_BM.clamp(min=0)].to(x.dtype), x)
+
+
+def add_level(x_BMD: Tensor, number: int, visual_BM: Tensor, features_EVD: Tensor) -> Tensor:
+    """What layer `number` hands on: with a DeepStack level added to visual tokens, where there is one for it."""
+    if number + 1 >= features_EVD.shape[0]:
+        return x_BMD
+    level = features_EVD[number + 1][visual_BM.clamp(min=0)].to(x_BMD.dtype)
+    return x_BMD + torch.where((visual_BM >= 0).unsqueeze(-1), level, torch.zeros_like(level))
+
+
 def prefill(
     model: Any,
     cache: StaticCache,
@@ -221,10 +244,7 @@ def prefill(
 ) -> Tensor:
     """Run padded prompts, fill the cache, and give the logits `[B, words]` after each row's last token."""
     language = model.model.language_model
-    is_visual_BM1 = (visual_BM >= 0).unsqueeze(-1)
-    slot_BM = visual_BM.clamp(min=0)
-    x = language.embed_tokens(ids_BM)
-    x = torch.where(is_visual_BM1, features_EVD[0][slot_BM].to(x.dtype), x)
+    x = embed_prompt(language, ids_BM, visual_BM, features_EVD)
     length = ids_BM.shape[1]
     tables = text_rotary(language.rotary_emb, axis_f, positions_3BM, x.dtype, (1,))
     for number, layer in enumerate(language.layers):
@@ -233,12 +253,45 @@ def prefill(
         keys[:, :, :length].copy_(key)
         values[:, :, :length].copy_(value)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-        x = finish(layer, x, attended)
-        if number + 1 < features_EVD.shape[0]:
-            level = features_EVD[number + 1][slot_BM].to(x.dtype)
-            x = x + torch.where(is_visual_BM1, level, torch.zeros_like(level))
+        x = add_level(finish(layer, x, attended), number, visual_BM, features_EVD)
     last_B1D = (lengths_B - 1).view(-1, 1, 1).expand(-1, 1, x.shape[-1])
     return logits_of(model, x.gather(1, last_B1D).squeeze(1))
+
+
+def read_first(
+    model: Any,
+    layers: int,
+    axis_f: Tensor,
+    ids_BM: Tensor,
+    visual_BM: Tensor,
+    positions_3BM: Tensor,
+    lengths_B: Tensor,
+    features_EVD: Tensor,
+) -> Tensor:
+    """Attention of each row's last token over its row, mean over heads and the first `layers` layers: `[B, M]` fp32.
+
+    One row of each layer's matrix. Of the last of these layers nothing is needed but keys and that one query.
+    """
+    language = model.model.language_model
+    x = embed_prompt(language, ids_BM, visual_BM, features_EVD)
+    tables = text_rotary(language.rotary_emb, axis_f, positions_3BM, x.dtype, (1,))
+    row_B, last_B = torch.arange(x.shape[0], device=x.device), lengths_B - 1
+    logits = []
+    for number, layer in enumerate(language.layers[:layers]):
+        attention, inside = layer.self_attn, norm(layer.input_layernorm, x)
+        if number + 1 < layers:
+            query, key, value = project(attention, inside, tables)
+            attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+            x = add_level(finish(layer, x, attended), number, visual_BM, features_EVD)
+            asks_BHd = query[row_B, :, last_B]
+        else:
+            key, there = key_of(attention, inside, tables), tuple(one[row_B, last_B].unsqueeze(1) for one in tables)
+            asks_BHd = query_of(attention, inside[row_B, last_B].unsqueeze(1), (there[0], there[1])).squeeze(2)
+        grouped = asks_BHd.float().view(x.shape[0], key.shape[1], -1, key.shape[-1])
+        logits.append((grouped @ key.float().transpose(-1, -2)).flatten(1, 2))
+    hidden_BM = torch.arange(x.shape[1], device=x.device) >= lengths_B.unsqueeze(1)
+    logits_KBHM = torch.stack(logits) * attention.scaling  # that of all layers
+    return logits_KBHM.masked_fill(hidden_BM.unsqueeze(1), -torch.inf).softmax(-1).mean((0, 2))
 
 
 def step(

@@ -14,6 +14,7 @@ from torch import Tensor
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.graphs.choosing import Chosen, choose, everything
+from arr_coc.qwen.graphs.first import look_first
 from arr_coc.qwen.graphs.layout import (
     NotFast,
     PaddedSequences,
@@ -171,11 +172,12 @@ class FastRunner:
                 chosen = self._choose(looker, prompt, keeps, pixels, None)
             with stopwatch.part("vision"):
                 return chosen, self._see(prompt, chosen, pixels.rows_Rx)
-        whole = everything(prompt, self.device)
+        whole = everything(prompt.grids, self.device)
         with stopwatch.part("vision"):
             features = self._see(prompt, whole, pixels.rows_Rx)
         if all_kept:
             return whole, features
+        features = features.clone()  # a first look may run the same recording
         with stopwatch.part("select"):
             chosen = self._choose(looker, prompt, keeps, pixels, features)
         with stopwatch.part("vision"):
@@ -187,7 +189,8 @@ class FastRunner:
     ) -> Chosen:
         """The choice; where it fails, the plain path keeps every token and says why."""
         try:
-            return choose(self.stages, looker, prompt, keeps, pixels, features)
+            attended = look_first(self.stages, looker, prompt, pixels)
+            return choose(self.stages, looker, prompt, keeps, pixels, features, attended)
         except NotFast:
             raise
         except Exception as error:

@@ -18,6 +18,7 @@ from arr_coc.qwen.graphs.forward import (
     last_hidden,
     places_of,
     prefill,
+    read_first,
     see,
     step,
 )
@@ -75,7 +76,7 @@ class Stages:
         return self.recordings.get(("glance", grid, images), make)(rows=rows_GPx)["maps"]
 
     def judge(self, selector: Any, grid: Grid, tensors: Tensors, slots: int | None = None) -> Tensors:
-        """The ARR-COC layer's judgement of pooled images: `canvas`, `question`, `asked`, and `glance` if it has one.
+        """The judgement of pooled images: `canvas`, `question`, `asked`, and `glance` or `attended` if it is read.
 
         Where budgets are known (`k`, and their `slots`), the choice comes with it.
         """
@@ -121,7 +122,40 @@ class Stages:
         key = ("see", *cells_IK.shape, mask_IK is not None)
         return self.recordings.get(key, make)(**given)["features"]
 
-    # ---------------------------------------------------------------- speaking
+    # ---------------------------------------------------------------- reading and speaking
+
+    def read_first(
+        self, layout: PaddedSequences, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor, layers: int
+    ) -> Tensor:
+        """Attention of each row's last token to every slot `[V]` fp32, in the first `layers` decoder layers."""
+        batch, length = layout.ids_BM.shape
+        given = self._sequence(layout, features_EVD, cells_V, width_V) | {
+            "places": self.put(layout.places(cells_V.shape[0]))
+        }
+
+        def make() -> tuple[Function, Tensors]:
+            def run(t: Tensors) -> Tensors:
+                places_3BM = places_of(t["base"], t["visual"], t["cells"], t["widths"], "original")
+                sequence = (t["ids"], t["visual"], places_3BM, t["lengths"])
+                attended_BM = read_first(self.model, layers, self.axis_f, *sequence, t["features"])
+                return {"attended": attended_BM.flatten()[t["places"]]}
+
+            return run, given
+
+        key = ("read first", batch, length, features_EVD.shape[1], layers)
+        return self.recordings.get(key, make)(**given)["attended"]
+
+    def _sequence(self, layout: PaddedSequences, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor) -> Tensors:
+        """Padded prompts on the device, by the names that recordings give them."""
+        return {
+            "ids": self.put(layout.ids_BM),
+            "visual": self.put(layout.visual_BM),
+            "base": self.put(layout.base_BM),
+            "lengths": self.put(layout.lengths_B),
+            "features": features_EVD,
+            "cells": cells_V,
+            "widths": width_V,
+        }
 
     def cache(self, batch: int, capacity: int) -> StaticCache:
         """The cache of that size. It lives as long as a recording that uses it."""
@@ -142,15 +176,7 @@ class Stages:
         """Run the prompts: `logits` and the most likely `token` of each row."""
         batch, length = layout.ids_BM.shape
         cache = self.cache(batch, capacity)
-        given = {
-            "ids": self.put(layout.ids_BM),
-            "visual": self.put(layout.visual_BM),
-            "base": self.put(layout.base_BM),
-            "lengths": self.put(layout.lengths_B),
-            "features": features_EVD,
-            "cells": cells_V,
-            "widths": width_V,
-        }
+        given = self._sequence(layout, features_EVD, cells_V, width_V)
 
         def make() -> tuple[Function, Tensors]:
             def run(t: Tensors) -> Tensors:
