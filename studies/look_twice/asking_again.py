@@ -2,8 +2,8 @@
 
 R questions (rows), N cells, T tokens of an answer.
 
-Every question is answered at the fixed budgets and at that of keep="auto". Where it was not sure, it is asked again with
-twice the tokens, and so on up to all. So the looks of any rule are there, and rules are compared without the model.
+Every question is answered at the fixed budgets and at that of keep="auto". Where it was not sure, it is asked again
+with twice the tokens, and so on up to all. So the looks of any rule are there, and rules are compared without the model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -66,9 +66,7 @@ def try_split(owner: ARRCOCQwen, split: str, seed: int, questions: int) -> list[
     def look(wanted: Iterable[tuple[int, int]]) -> None:
         """Answer (question, budget) pairs, those alike together."""
         new = [(number, k) for number, k in sorted(set(wanted)) if k not in tried[number].scores]
-        rows = [
-            Row(asked[n].pixels, (asked[n].query.text,), None if k == CELLS else asked[n].cells[k]) for n, k in new
-        ]
+        rows = [Row(asked[n].pixels, (asked[n].query.text,), None if k == CELLS else asked[n].cells[k]) for n, k in new]
         for (number, k), (spoken,) in zip(new, answerer.speak(rows), strict=True):
             query = asked[number].query
             tried[number].scores[k] = score(query.metric, spoken.text, query.answers) or 0.0

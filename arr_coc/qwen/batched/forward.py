@@ -50,7 +50,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An answer: its tokens without the stop token, and how likely the best two were at each step, that one included."""
+    """An answer: its tokens without the stop token, and how likely the best two were at each step, the last too."""
 
     ids: list[int]
     best_T2: list[list[float]]
