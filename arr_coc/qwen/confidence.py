@@ -2,7 +2,7 @@
 
 B rows, T new tokens, V vocabulary, L all tokens so far.
 
-Of the candidates that were measured (docs/looking-again.md), the least likely token, the end included, tells right from
+Of the candidates that were measured (docs/concepts.md), the least likely token, the end included, tells right from
 wrong answers as well as any, and does not depend on how long the answer is.
 """
 

@@ -22,9 +22,11 @@ THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 RULES = {
     "10 %, doubled": Rule(False, "double", 0.0),
     "10 %, doubled, the surest": Rule(False, "double", 0.0, "surest"),
+    "10 %, doubled once": Rule(False, "once", 0.0),
     "10 %, then all": Rule(False, "all", 0.0),
     "auto, doubled": Rule(True, "double", 0.0),
     "auto, doubled, the surest": Rule(True, "double", 0.0, "surest"),
+    "auto, doubled once": Rule(True, "once", 0.0),
     "auto, then all": Rule(True, "all", 0.0),
 }
 

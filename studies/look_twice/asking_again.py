@@ -3,7 +3,7 @@
 R questions (rows), N cells, T tokens of an answer.
 
 Every question is answered at the fixed budgets and at that of keep="auto". Where it was not sure, it is asked again
-with twice the tokens, and so on up to all. So the looks of any rule are there, and rules are compared without the model.
+with twice the tokens, and so on up to all. So the looks of any rule are there, and rules are compared without asking.
 """
 
 from collections.abc import Iterable, Sequence

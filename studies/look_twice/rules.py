@@ -82,13 +82,14 @@ class Rule:
     """Where the first look starts, how the next ones go on, when it is sure, and which answer is given."""
 
     automatic: bool  # from keep="auto"; else from START tokens
-    goes: str  # "double" up to all, or "all" at once
+    goes: str  # "double" up to all, "once" doubled and no further, or "all" at once
     unsure: float  # least probability under which it looks again; 0: one look
     gives: str = "last"  # or "surest"
 
     def looks(self, one: Tried) -> list[int]:
         start = one.automatic if self.automatic else START
-        return ladder(start, 2) if self.goes == "double" else sorted({start, CELLS})
+        doubled = ladder(start, 2)
+        return {"double": doubled, "once": doubled[:2], "all": sorted({start, CELLS})}[self.goes]
 
     def walk(self, one: Tried) -> tuple[float, int, int]:
         """Score of the answer given, tokens of all looks, and how many looks there were."""
