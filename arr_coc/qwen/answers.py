@@ -41,7 +41,7 @@ class ImageSelection:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookTaken:
     """One look at the images: what it cost, and how sure the answer was after it."""
 
     tokens_kept: int
@@ -59,14 +59,14 @@ class Answer:
     tokens_kept: int  # visual tokens that the language model saw
     timings_ms: dict[str, float]  # "prefill" is a part of "generate"
     confidence: float | None = None  # probability of its least likely token; None: not known, as with beams
-    looks: tuple[Look, ...] = ()  # in order
+    looks: tuple[LookTaken, ...] = ()  # in order
 
     @classmethod
     def of(
         cls, text: str, images: list[ImageSelection], timings_ms: dict[str, float], confidence: float | None
     ) -> "Answer":
         total, kept = sum(image.tokens_total for image in images), sum(image.tokens_kept for image in images)
-        look = Look(kept, confidence, total_ms(timings_ms))
+        look = LookTaken(kept, confidence, total_ms(timings_ms))
         return cls(text, images, total, kept, timings_ms, confidence, (look,))
 
 
