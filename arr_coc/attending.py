@@ -24,7 +24,7 @@ from arr_coc.records import (
     constant_table,
 )
 
-REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this many cells or more
+REFERENCE_CELLS = 1024  # min_tokens and max_tokens are meant for a grid of this many cells
 NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points nowhere
 AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent noise keeps 1/3
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
@@ -86,8 +86,13 @@ def soften(relevance_BHW: Tensor, spread_BHW: Tensor, explore_B: Tensor) -> Tens
 
 
 def budget_bounds(cells: int, min_tokens: int, max_tokens: int) -> tuple[int, int]:
-    """Least and most tokens of an automatic budget: the settings, scaled down for grids under 1,024 cells."""
-    scale = min(1.0, cells / REFERENCE_CELLS)
+    """Least and most tokens of an automatic budget: the settings, scaled for grids of other than 1,024 cells.
+
+    Smaller grids get the same share of their cells. Above, bounds grow with the side: a large image shows more, and the
+    same things larger.
+    """
+    scale = cells / REFERENCE_CELLS
+    scale = scale if scale < 1 else scale**0.5
     low = min(cells, max(1, round(min_tokens * scale)))
     return low, min(cells, max(low, round(max_tokens * scale)))
 

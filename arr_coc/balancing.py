@@ -24,7 +24,7 @@ UNTRAINED_TENSIONS = (0.5, 0.1, 0.2)
 STATISTICS = 4
 EVEN, NEARLY_EVEN = 0.65, 0.7  # spread of detail under which an image has no structure, and may have none
 SURE = 0.98  # relevance that the best cell of a structured image nearly always has
-LEAST_SCORE = 1e-4  # share of a map's peak that counts as nothing: a logarithm needs a floor
+LEAST_SCORE = 1e-3  # share of a map's peak that counts as nothing: a logarithm needs a floor
 WEAK_SALIENCY = 0.1  # a perspectival map whose peak stands this far above its mean counts for half
 
 

@@ -37,7 +37,7 @@ _KEEP_HELP = 'give a fraction kept in (0, 1] such as 0.25, a number of tokens of
 
 @dataclass(frozen=True, slots=True)
 class FirstLook:
-    """How a first look is made: cells of the small copy, at least and at most, and the share of the decoder layers that read it."""
+    """How a first look is made: least and most cells of the small copy, and the share of decoder layers that read."""
 
     least: int = 64
     most: int = 256
@@ -78,7 +78,7 @@ class ARRCOCConfig:
     glance_dim: int = 0
     """Width of the ViT that a glance goes through; 0 without a glance."""
     min_tokens: int = 64
-    """Least tokens that keep="auto" chooses, for 1,024 cells or more; scaled down for smaller grids."""
+    """Least tokens that keep="auto" chooses of 1,024 cells; in proportion below, with the square root above."""
     max_tokens: int = 400
     """Most tokens that keep="auto" chooses, scaled likewise."""
     pooling: str = "mean"

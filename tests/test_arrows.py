@@ -44,7 +44,8 @@ QWEN = (
     {"vision", "answers", "streaming", "storage", "shapes", "batched", "confidence"},
     {"request", "break_even", "adapting", "again"},
     {"language", "processor"},
-    {"looking", "loading"},
+    {"first_look", "loading"},
+    {"looking"},
     {"eager", "graphs"},
     {"model"},
 )

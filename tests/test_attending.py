@@ -147,8 +147,10 @@ def test_the_even_order_starts_in_the_middle():
         assert even_rank(height, width, CPU)[height // 2, width // 2] == 0
 
 
-def test_bounds_scale_down_for_small_grids():
-    assert budget_bounds(1024, 64, 400) == budget_bounds(5000, 64, 400) == (64, 400)
+def test_bounds_scale_with_the_grid():
+    assert budget_bounds(1024, 64, 400) == (64, 400)
+    assert budget_bounds(4096, 64, 400) == (128, 800), "with the side, above 1,024 cells"
+    assert budget_bounds(11_750, 64, 400) == (217, 1355)
     assert budget_bounds(256, 64, 400) == (16, 100)
     assert budget_bounds(1, 64, 400) == (1, 1)
 

@@ -43,7 +43,7 @@ from arr_coc.timing import Stopwatch
 from studies.rival.selector import RivalScorer, RivalSelector, mmr_order, save_rival
 
 DIM = 16
-FIELD = sorted(set(SELECTORS) - {"arr_coc", "training_free"})
+FIELD = sorted(set(SELECTORS) - {"arr_coc", "look_twice", "training_free"})
 EXACT = sorted(set(FIELD) - {"downsampling"})
 CONFIG = ARRCOCConfig(hidden_dim=DIM)
 LAYER = ARRCOCLayer.from_config(CONFIG)

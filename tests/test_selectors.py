@@ -72,7 +72,7 @@ def test_common_suite(selector):
 def test_names():
     config = ARRCOCConfig(hidden_dim=DIM)
     layer = ARRCOCLayer.from_config(config)
-    assert make_selector("auto", config, layer).name == "training_free"
+    assert make_selector("auto", config, layer).name == "look_twice"
     assert make_selector("auto", ARRCOCConfig(hidden_dim=DIM, trained=True), layer).name == "arr_coc"
     with pytest.raises(ValueError, match="training_free"):
         make_selector("magic", config, layer)

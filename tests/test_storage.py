@@ -61,20 +61,21 @@ def test_an_adapter_of_the_embedded_model_finds_it_from_any_folder(tmp_path):
     assert found == config
 
 
-def test_without_an_adapter_the_choice_is_training_free_with_one_notice(tmp_path, caplog):
+def test_without_an_adapter_the_model_looks_twice_with_one_notice(tmp_path, caplog):
     stock = tiny.stock()
     stock.save_pretrained(tmp_path)
     tiny.processor().save_pretrained(tmp_path)
     loaded = ARRCOCQwen.from_pretrained(tmp_path, device="cpu")
-    assert loaded.selector.name == "training_free"
-    assert loaded.encoding == "dense"
+    assert loaded.selector.name == "look_twice"
+    assert loaded.encoding == "sparse"
     loaded.ask(tiny.picture(), "what?", keep=1.0, max_new_tokens=2)
     assert "no trained adapter" not in caplog.text, "nothing was chosen yet"
     for _ in range(2):
         loaded.ask(tiny.picture(), "what?", keep=0.5, max_new_tokens=2)
     assert caplog.text.count("no trained adapter") == 1
+    words = ARRCOCQwen.from_pretrained(tmp_path, device="cpu", encoding="sparse", selector="training_free")
     with pytest.raises(ValueError, match="encoding='dense'"):
-        ARRCOCQwen.from_pretrained(tmp_path, device="cpu", encoding="sparse").ask(tiny.picture(), "what?", keep=0.5)
+        words.ask(tiny.picture(), "what?", keep=0.5)
     assert loaded.model.dtype == torch.float32
 
 

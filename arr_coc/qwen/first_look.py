@@ -1,12 +1,12 @@
 """The first look: small copies of images, read with the question by the first layers of the language model.
 
-R rows (prompts with images), I images of all rows, U different prefixes, P tokens of a prefix, S of a suffix, L = P + S,
-D width, G key heads, d size of a head, h w grid of a small copy, H W that of the image.
+R rows (prompts with images), I images of all rows, U different prefixes, P tokens of a prefix, S of a suffix, L = P + S
+of both, D width, G key heads, d size of a head, h w grid of a small copy, H W that of the image, N = H * W.
 
-A prompt is read in two parts. The prefix, all up to its last image, does not depend on the question: its keys and values
-serve every question about these images, and are kept for a while. The suffix is all that a further question costs. Where
-the last token of the prompt attends is computed from queries and keys, so any attention kernel will do. Only the stock
-model's own modules are run.
+A prompt is read in two parts. The prefix, all up to its last image, does not depend on the question: its keys and
+values serve every question about these images, and are kept for a while. The suffix is all that a further question
+costs. Where the last token of the prompt attends is computed from queries and keys, so any attention kernel will do.
+Only the stock model's own modules are run.
 """
 
 import hashlib
@@ -22,9 +22,13 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.masking_utils import create_causal_mask
 
+from arr_coc.config import FirstLook, channel_names
+from arr_coc.qwen import vision
 from arr_coc.qwen.language import attention_row, keys_of
-from arr_coc.qwen.request import Layout
-from arr_coc.qwen.vision import Grid
+from arr_coc.qwen.request import Layout, Request, with_small_images
+from arr_coc.qwen.vision import Geometry, Grid
+from arr_coc.records import TexturePyramid
+from arr_coc.texture import texture_pyramid
 
 MOST_BYTES = 256 << 20  # of what is remembered of images: about 20 of them at 1024 px with a 2B model
 
@@ -85,6 +89,98 @@ def weights_stamp(model: Any) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstSeen:
+    """What came of a first look."""
+
+    attended: list[Tensor]  # per image of the request [N], fp32: where the language model looked
+    keys: list[Hashable]  # what each image is known by
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLooker:
+    """Looks at small copies of images. What belongs to an image or a prefix is remembered for further questions."""
+
+    model: Any  # the stock model
+    geometry: Geometry
+    settings: FirstLook
+    memory: Memory
+    pad_id: int
+    channels: int  # of textures
+
+    @torch.no_grad()
+    def look(
+        self,
+        request: Request,
+        images: Sequence[Tensor],
+        image_of: Sequence[int] | None = None,
+        remember: bool = True,
+    ) -> FirstSeen:
+        """Where the language model looks in small copies of the images, for each image of the request.
+
+        `images` are `[3, h, w]` in [0, 1]; `image_of` is the number among them of each image of the request, None where
+        these are the same. Only in that case can anything be remembered.
+        """
+        places = list(range(len(images))) if image_of is None else list(image_of)
+        keys: list[Hashable] = self._keys(request) if remember and image_of is None else [*places]
+        grids = [self.settings.grid(grid) for grid in request.layout.grids]
+        small, _ = with_small_images(request, grids, self.model.config, self.pad_id)
+        positions_3RL, _ = self.model.model.get_rope_index(
+            small.input_ids, small.layout.types_BL, small.image_grid_thw, None, small.attention_mask
+        )
+        first = [places.index(number) for number in range(len(images))]
+        features = self._glimpse([grids[n] for n in first], images, [keys[n] for n in first])
+        prompts = SmallPrompts(small.input_ids, small.attention_mask, positions_3RL, small.layout)
+        layers = self.settings.layers(self.model.config.text_config.num_hidden_layers)
+        maps = attended(self.model, prompts, [features[place] for place in places], keys, layers, self.memory)
+        spread = [spread_over(one, grid).flatten() for one, grid in zip(maps, request.layout.grids, strict=True)]
+        return FirstSeen(spread, keys)
+
+    def _keys(self, request: Request) -> list[Hashable]:
+        """What each image is known by: its content where that is at hand, else its place in this request alone."""
+        given = request.original_image
+        if given is None:
+            given = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
+        stamp = weights_stamp(self.model)
+        made = [content_key(image) if isinstance(image, Tensor) else None for image in given]
+        return [place if key is None else (key, stamp) for place, key in enumerate(made)]
+
+    def _glimpse(
+        self, grids: Sequence[Grid], images: Sequence[Tensor], keys: Sequence[Hashable]
+    ) -> list[tuple[Tensor, ...]]:
+        """What the ViT makes of small copies of images: visual tokens and DeepStack levels, `[h w, D]` each."""
+        names = [lasting(("glimpse", key, grid), [key]) for key, grid in zip(keys, grids, strict=True)]
+        found = [self.memory.get(name) for name in names]
+        missing = [place for place, held in enumerate(found) if held is None]
+        if missing:
+            shrunk = [vision.glance_rows(images[n].unsqueeze(0), grids[n], self.geometry)[0] for n in missing]
+            side = self.geometry.merge
+            thw = torch.tensor([[1, side * grids[n][0], side * grids[n][1]] for n in missing], device=shrunk[0].device)
+            seen = vision.encode_dense(self.model, torch.cat(shrunk), thw)
+            for number, place in enumerate(missing):
+                levels = (seen.pooler_output[number], *(level[number] for level in seen.deepstack_features))
+                found[place] = levels
+                self.memory.put(names[place], levels)
+        return [levels for levels in found if levels is not None]
+
+    def textures(self, images: Sequence[Tensor], keys: Sequence[Hashable], grid: Grid) -> TexturePyramid:
+        """Textures of images of one grid, from memory where they are there."""
+        pyramids = []
+        for image, key in zip(images, keys, strict=True):
+            name = lasting(("textures", key, grid, self.channels), [key])
+            held = self.memory.get(name)
+            if held is None:
+                made = texture_pyramid(image, grid, self.channels)
+                held = (made.fine_BChw, made.middle_BChw, made.cell_BCHW, made.spread_B)
+                self.memory.put(name, held)
+            fine, middle, cell, spread_B = held
+            pyramids.append(TexturePyramid(fine, middle, cell, channel_names(self.channels), spread_B))
+        return TexturePyramid.together(pyramids)
+
+
+# ---------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True, slots=True)
 class SmallPrompts:
     """Prompts as they are with small copies in place of the images; `positions_3RL` are M-RoPE's t, h, w."""
 
@@ -112,11 +208,12 @@ def attended(
 ) -> list[Tensor]:
     """Attention of each prompt's last token to the cells of each small copy, `[h, w]` fp32, mean over heads and layers.
 
-    `features` are the visual tokens of each image and its DeepStack levels, `[h w, D]` each; `keys` say which images are
-    the same one: a number is a place in this call, all others are remembered. All visual tokens of a row sum to at most 1.
+    `features` are the visual tokens of each image and its DeepStack levels, `[h w, D]` each; `keys` say which images
+    are the same one: a number is a place in this call, all others are remembered. All cells of a row sum to at most 1.
     """
     rows = [_split(prompts, row) for row in range(prompts.ids_RL.shape[0])]
-    of_row = [[image for image, sample in enumerate(prompts.layout.sample_of) if sample == row] for row in range(len(rows))]
+    sample_of = prompts.layout.sample_of
+    of_row = [[image for image, sample in enumerate(sample_of) if sample == row] for row in range(len(rows))]
     asked = [row for row, images in enumerate(of_row) if images]
     names = {row: (tuple(rows[row][0].ids_S.tolist()), tuple(keys[n] for n in of_row[row]), layers) for row in asked}
     states: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
@@ -189,9 +286,7 @@ def _read_prefixes(
     return [tuple(state[row, :, : part.ids_S.shape[0]].clone() for state in states) for row, part in enumerate(parts)]
 
 
-def _read_suffixes(
-    model: Any, parts: Sequence[_Part], states: Sequence[tuple[Tensor, ...]], layers: int
-) -> Tensor:
+def _read_suffixes(model: Any, parts: Sequence[_Part], states: Sequence[tuple[Tensor, ...]], layers: int) -> Tensor:
     """Attention of each row's last token to the tokens of its prefix, `[R, P]` fp32, mean over heads and layers."""
     if not parts:
         return torch.zeros(0, 0)
@@ -200,8 +295,8 @@ def _read_suffixes(
     lengths = [held[-1].shape[1] for held in states]
     longest = max(lengths)
     before = [
-        torch.stack([F.pad(held[part], (0, 0, 0, longest - length)) for held, length in zip(states, lengths, strict=True)])
-        for part in range(2 * layers - 1)
+        torch.stack([F.pad(state, (0, 0, 0, longest - state.shape[1])) for state in several])
+        for several in zip(*states, strict=True)
     ]
     mask_RP = torch.arange(longest, device=ids_RS.device) < torch.tensor(lengths, device=ids_RS.device).unsqueeze(1)
     mask_RL = torch.cat([mask_RP, mask_RS], dim=1)

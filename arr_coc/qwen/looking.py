@@ -18,17 +18,16 @@ import torch
 from torch import Tensor
 
 from arr_coc.attending import kept_indices
-from arr_coc.config import TENSIONS, ARRCOCConfig, Keep, channel_names
+from arr_coc.config import TENSIONS, ARRCOCConfig, Keep
 from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.first_look import Memory, SmallPrompts, attended, content_key, lasting, spread_over, weights_stamp
+from arr_coc.qwen.first_look import FirstLooker, Memory
 from arr_coc.qwen.language import Begun
-from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question, with_small_images
+from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
-from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens, TexturePyramid
+from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens
 from arr_coc.selectors import Selector, Taken, View
-from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -170,85 +169,13 @@ class Looker:
                 attended = begun.attended_BL[request.layout.types_BL == 1]
                 more["attended_BN"] = attended.split(request.layout.cells)
         tokens = features.pooler_output if self.selector.reads_tokens else None
-        keys = None
-        if self.selector.first_look is not None:
-            assert pixels is not None
-            keys = self._keys(request)
-            with stopwatch.part("first look"):
-                more["attended_BN"] = self.look_first(request, pixels, keys)
-        return Shown(request.layout.grids, pixels, tokens, more, keys)
+        return Shown(request.layout.grids, pixels, tokens, more)
 
-    def _keys(self, request: Request) -> list[Hashable]:
-        """What each image is known by: its content where that is at hand, else its place in this request alone."""
-        given = request.original_image
-        if given is None:
-            given = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
-        if self.strict or not self.memory.most_bytes:
-            return list(range(len(given)))
-        stamp = weights_stamp(self.model)
-        made = [content_key(image) if isinstance(image, Tensor) else None for image in given]
-        return [place if key is None else (key, stamp) for place, key in enumerate(made)]
-
-    @torch.no_grad()
-    def look_first(
-        self, request: Request, images: Sequence[Tensor], keys: Sequence[Hashable], image_of: Sequence[int] | None = None
-    ) -> list[Tensor]:
-        """Where the language model looks in small copies of the images, for each image of the request, `[N]`.
-
-        `images` are `[3, h, w]` in [0, 1]; `image_of` is the number among them of each image of the request, None where
-        they are the same. What is known under a key that is not a number is remembered.
-        """
-        settings = self.selector.first_look
-        assert settings is not None
-        places = list(range(len(images))) if image_of is None else list(image_of)
-        small = [settings.grid(grid) for grid in request.layout.grids]
-        config = self.model.config
-        prompts, _ = with_small_images(request, small, config, self.pad_id)
-        positions_3BL, _ = self.model.model.get_rope_index(
-            prompts.input_ids, prompts.layout.types_BL, prompts.image_grid_thw, None, prompts.attention_mask
-        )
-        read = SmallPrompts(prompts.input_ids, prompts.attention_mask, positions_3BL, prompts.layout)
-        layers = settings.layers(config.text_config.num_hidden_layers)
-        grid_of = {place: grid for place, grid in zip(places, small, strict=True)}
-        features = self._glimpse([grid_of[place] for place in range(len(images))], images, keys)
-        tokens, names = [features[place] for place in places], [keys[place] for place in places]
-        maps = attended(self.model, read, tokens, names, layers, self.memory)
-        return [spread_over(one, grid).flatten() for one, grid in zip(maps, request.layout.grids, strict=True)]
-
-    def _glimpse(
-        self, grids: Sequence[Grid], images: Sequence[Tensor], keys: Sequence[Hashable]
-    ) -> list[tuple[Tensor, ...]]:
-        """What the ViT makes of small copies of images: visual tokens and DeepStack levels, `[h w, D]` each."""
-        names = [lasting(("glimpse", key, grid), [key]) for key, grid in zip(keys, grids, strict=True)]
-        found = [self.memory.get(name) for name in names]
-        missing = [place for place, held in enumerate(found) if held is None]
-        if missing:
-            shrunk = [vision.glance_rows(images[n].unsqueeze(0), grids[n], self.geometry)[0] for n in missing]
-            side = self.geometry.merge
-            thw = torch.tensor([[1, side * grids[n][0], side * grids[n][1]] for n in missing], device=shrunk[0].device)
-            seen = vision.encode_dense(self.model, torch.cat(shrunk), thw)
-            for number, place in enumerate(missing):
-                levels = (seen.pooler_output[number], *(level[number] for level in seen.deepstack_features))
-                found[place] = levels
-                self.memory.put(names[place], levels)
-        return [levels for levels in found if levels is not None]
-
-    def _pyramid(self, shown: Shown, grid: Grid, members: Sequence[int]) -> TexturePyramid | None:
-        """Textures of some images, from memory where they are there; None where this selector makes its own."""
-        if self.selector.first_look is None or shown.keys is None or shown.pixels is None:
-            return None
-        pyramids = []
-        for image in members:
-            key = shown.keys[image]
-            name = lasting(("textures", key, grid, self.config.texture_channels), [key])
-            held = self.memory.get(name)
-            if held is None:
-                made = texture_pyramid(shown.pixels[image], grid, self.config.texture_channels)
-                self.memory.put(name, (made.fine_BChw, made.middle_BChw, made.cell_BCHW, made.spread_B))
-            else:
-                made = TexturePyramid(*held[:3], channel_names(self.config.texture_channels), held[3])
-            pyramids.append(made)
-        return TexturePyramid.together(pyramids)
+    def first_looker(self) -> FirstLooker:
+        """What looks at small copies first, as the selector wants it."""
+        assert self.selector.first_look is not None
+        channels = self.config.texture_channels
+        return FirstLooker(self.model, self.geometry, self.selector.first_look, self.memory, self.pad_id, channels)
 
     # ---------------------------------------------------------------- judging
 
@@ -289,8 +216,10 @@ class Looker:
         more: dict[str, Any] = {
             name: torch.stack([values[image] for image in members]) for name, values in shown.more.items()
         }
-        with stopwatch.part("texture"):
-            more["pyramid"] = self._pyramid(shown, grid, members)
+        if shown.keys is not None and shown.pixels is not None:
+            with stopwatch.part("texture"):
+                images, keys = [shown.pixels[n] for n in members], [shown.keys[n] for n in members]
+                more["pyramid"] = self.first_looker().textures(images, keys, grid)
         return self.judge(grid, question, stopwatch, stacked(shown.pixels), stacked(shown.tokens), **more)
 
     # ---------------------------------------------------------------- choosing
@@ -311,6 +240,11 @@ class Looker:
             question = self.question_of(request)
         shown = self.show(request, features, begun, stopwatch)
         try:
+            if self.selector.first_look is not None:
+                assert shown.pixels is not None
+                with stopwatch.part("first look"):
+                    seen = self.first_looker().look(request, shown.pixels, remember=not self.strict)
+                    shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, keys=seen.keys)
             return self._choose(shown, question, request.layout.sample_of, keeps, stopwatch)
         except Exception as error:
             if self.strict:

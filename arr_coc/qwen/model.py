@@ -77,10 +77,9 @@ class ARRCOCQwen(nn.Module):
         self.keep = check_keep(keep)
         self.processor = processor
         self.geometry = Geometry.of(model.config.vision_config, processor)
-        self.fast = fast
+        self.fast, self.break_even = fast, break_even
         self.fast_runner: FastRunner | None = None  # made by the first request that it serves
-        self.break_even = break_even
-        self.memory = Memory()  # of images that were looked at, for further questions about them
+        self.memory = Memory()  # of images, for further questions about them
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
         self._pad_id = pad_id_of(model, processor)
         self._told: dict[str, None] = {}
@@ -378,8 +377,8 @@ class ARRCOCQwen(nn.Module):
 
     def looker(self) -> Looker:
         """What chooses."""
-        own = (self.model, self.selector, self.config, self.geometry, self._chat)
-        return Looker(*own, strict=self.training, memory=self.memory, pad_id=self._pad_id)
+        own = (self.model, self.selector, self.config, self.geometry, self._chat, self.training)
+        return Looker(*own, self.memory, self._pad_id)
 
     def preparer(self) -> Preparer:
         """What chooses, encodes and compacts."""

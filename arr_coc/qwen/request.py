@@ -291,7 +291,7 @@ def with_small_images(
         attention_mask=short.attention_mask,
         labels=short.labels,
         question_mask=None,
-        pixel_values=request.pixel_values[:0] if rows is None else torch.cat([row.to(request.pixel_values) for row in rows]),
+        pixel_values=torch.cat([row.to(request.pixel_values) for row in rows or (request.pixel_values[:0],)]),
         image_grid_thw=thw,
         layout=Layout.of(short.input_ids, thw, config),
         keeps=[1.0] * len(request.keeps),

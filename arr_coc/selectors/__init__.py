@@ -16,4 +16,5 @@ from arr_coc.selectors.field import cdpruner, divprune, fastv, mmtok, visionzip
 from arr_coc.selectors.field.base import FieldSelector, Pick, Taken
 from arr_coc.selectors.learned import ARRCOCSelector
 
-METHODS = (look_twice, training_free, controls, cdpruner, divprune, fastv, mmtok, visionzip)  # each registers what it has
+# Each registers what it has.
+METHODS = (look_twice, training_free, controls, cdpruner, divprune, fastv, mmtok, visionzip)

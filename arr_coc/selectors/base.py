@@ -39,7 +39,9 @@ class View:
     patches_BNX: Tensor | None = None  # the ViT's last hidden states, mean over the patches of a cell
     received_BN: Tensor | None = None  # attention that a cell receives in the ViT's last block, fp32
     keys_BNd: Tensor | None = None  # keys of that block, mean over heads and over the patches of a cell
-    attended_BN: Tensor | None = None  # of each row, attention of the prompt's last token inside the language model, fp32
+    attended_BN: Tensor | None = (
+        None  # of each row, fp32, attention of the prompt's last token inside the language model
+    )
     pyramid: TexturePyramid | None = None  # textures of the images, where they were made before
     image_R: Tensor | None = None  # the image of each row
 

@@ -83,10 +83,8 @@ def judge(owner: ARRCOCQwen, looked: KnownBatch, selector: Selector) -> tuple[Ju
         before_ms += looked.pixels_ms
     if selector.first_look is not None:
         with stopwatch.part("first look"):
-            images = pixels_of(owner, looked)
-            named = list(range(len(images)))
-            attended = looker.look_first(batch.request, list(images), named, batch.image_R.tolist())
-            given["attended_BN"] = torch.stack(attended)
+            seen = looker.first_looker().look(batch.request, list(pixels_of(owner, looked)), batch.image_R.tolist())
+            given["attended_BN"] = torch.stack(seen.attended)
     if selector.reads_tokens:
         features = dense_features(owner, looked)
         with stopwatch.part("insides"):

@@ -16,8 +16,8 @@ REFERENCE, ORACLE = "arr_coc", "oracle"
 TRAINED = frozenset({REFERENCE, "rival"})  # all others are training-free
 ENCODINGS = ("sparse", "dense")
 FIELD = (
-    *(REFERENCE, "look_twice", "training_free", "random:seed=0", "random:seed=1", "random:seed=2", "even_grid", "pooling"),
-    *("downsampling", "fastv", "visionzip", "divprune", "cdpruner", "mmtok", ORACLE),
+    *(REFERENCE, "look_twice", "training_free", "random:seed=0", "random:seed=1", "random:seed=2"),
+    *("even_grid", "pooling", "downsampling", "fastv", "visionzip", "divprune", "cdpruner", "mmtok", ORACLE),
 )
 
 

@@ -1,0 +1,310 @@
+"""Looking twice: the first look is the stock model's own attention, is remembered rightly, and meets the textures."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from arr_coc.balancing import multiply
+from arr_coc.config import ARRCOCConfig, FirstLook
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen import ARRCOCQwen, vision
+from arr_coc.qwen.first_look import Memory, content_key
+from arr_coc.qwen.language import eager_attention
+from arr_coc.qwen.processor import Conversation
+from arr_coc.qwen.request import Request, with_small_images
+from arr_coc.records import QuestionTokens
+from arr_coc.selectors import View, make_selector
+from arr_coc.selectors.look_twice import above_ground
+from arr_coc.timing import Stopwatch
+
+LARGE = FirstLook(least=4, most=9)
+ONE = Conversation([tiny.picture(160, 128)], "what is this?")
+TWO = Conversation([tiny.picture(96, 160, 1), tiny.picture(128, 128, 2)], "and what are these two?")
+LATER = Conversation([tiny.picture(128, 192, 3)], "and now?", history=[("look at it first", "a thing")])
+BATCHES = {"one": [ONE], "two images": [TWO], "history": [LATER], "left-padded batch": [ONE, TWO, LATER]}
+
+
+def looks_twice(stock=None, **settings):
+    model = tiny.wrapped(stock or tiny.stock(), selector="look_twice")
+    model.selector.first_look = replace(LARGE, **settings)
+    return model
+
+
+def request_of(model, *conversations, keep=0.3):
+    inputs = tiny.inputs(*conversations)
+    inputs.pop("mm_token_type_ids")
+    given = [inputs.pop(name) for name in ("input_ids", "pixel_values", "image_grid_thw", "attention_mask")]
+    return Request.of(model.model.config, model.device, *given, keep, None, **inputs)
+
+
+def first_look(model, request, **options):
+    looker = model.looker()
+    return looker.first_looker().look(request, looker.pixels(request), **options).attended
+
+
+@torch.no_grad()
+def stock_attention(model, request, layers):
+    """Attention of each row's last token, mean over heads and first layers, by the stock model over small images."""
+    looker = model.looker()
+    grids = [model.selector.first_look.grid(grid) for grid in request.layout.grids]
+    images = looker.pixels(request)
+    rows = [vision.glance_rows(image[None], grid, model.geometry)[0] for image, grid in zip(images, grids, strict=True)]
+    small, _ = with_small_images(request, grids, model.model.config, 0, rows)
+    with eager_attention(model.model):
+        output = model.model(
+            input_ids=small.input_ids,
+            attention_mask=small.attention_mask,
+            mm_token_type_ids=small.layout.types_BL,
+            pixel_values=small.pixel_values,
+            image_grid_thw=small.image_grid_thw,
+            output_attentions=True,
+        )
+    mean_BL = torch.stack([layer[:, :, -1].mean(1) for layer in output.attentions[:layers]]).mean(0)
+    found = mean_BL[small.layout.types_BL == 1].split([height * width for height, width in grids])
+    return [one.view(grid) for one, grid in zip(found, grids, strict=True)]
+
+
+@pytest.mark.parametrize("depth", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_the_first_look_is_the_stock_models_own_attention(batch, depth):
+    model = looks_twice(depth=depth)
+    request = request_of(model, *BATCHES[batch])
+    wanted = stock_attention(model, request, round(4 * depth))
+    found = first_look(model, request)
+    for ours, theirs, grid in zip(found, wanted, request.layout.grids, strict=True):
+        up = torch.nn.functional.interpolate(theirs[None, None], size=grid, mode="bilinear")[0, 0].flatten()
+        torch.testing.assert_close(ours * grid[0] * grid[1] / theirs.numel(), up, rtol=1e-4, atol=1e-7)
+
+
+def test_a_model_that_shows_no_attention_is_read_all_the_same():
+    """As flash kernels are: only queries and keys are needed."""
+
+    def silent(*args, **kwargs):
+        return sdpa_attention_forward(*args, **kwargs)[0], None
+
+    AttentionInterface.register("shows_nothing", silent)
+    AttentionMaskInterface.register("shows_nothing", sdpa_mask)
+    plain, other = looks_twice(), looks_twice(tiny.stock("shows_nothing"))
+    request = request_of(plain, ONE, TWO)
+    for one, two in zip(first_look(plain, request), first_look(other, request), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("moe", [False, True])
+@torch.no_grad()
+def test_a_batch_keeps_what_its_rows_keep_alone(moe):
+    model = looks_twice(tiny.stock(moe=moe))
+    together = model(**tiny.inputs(ONE, TWO, LATER), keep=0.3, output_arr_coc_info=True).arr_coc.images
+    for row, conversation in enumerate((ONE, TWO, LATER)):
+        alone = model(**tiny.inputs(conversation), keep=0.3, output_arr_coc_info=True).arr_coc.images[0]
+        for one, other in zip(together[row], alone, strict=True):
+            torch.testing.assert_close(one.relevance, other.relevance, rtol=1e-4, atol=1e-5)
+            assert one.kept.tolist() == other.kept.tolist()
+
+
+def test_a_second_question_runs_neither_the_vision_encoder_nor_the_prefix_again(monkeypatch):
+    model, fresh = looks_twice(), looks_twice()
+    picture = tiny.picture(160, 128)
+    model.ask(picture, "what is this?", keep=0.3, max_new_tokens=1)
+    lengths, images = [], []
+    layer = model.model.model.language_model.layers[0]
+    layer.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
+    model.model.model.visual.register_forward_pre_hook(lambda _, args: images.append(args[0].shape[0]))
+    again = model.ask(picture, "and that?", keep=0.3, max_new_tokens=1)
+    anew = fresh.ask(picture, "and that?", keep=0.3, max_new_tokens=1)
+    assert again.selection[0].kept.tolist() == anew.selection[0].kept.tolist()
+    torch.testing.assert_close(again.selection[0].relevance, anew.selection[0].relevance, rtol=1e-4, atol=1e-6)
+    words = len(tiny.tokenizer()("and that?")["input_ids"])
+    assert lengths[0] <= words + 16, "the suffix: the question and the template after the image"
+    assert images == [4 * again.tokens_kept], "the windows alone"
+
+
+def test_other_pixels_or_other_weights_are_seen_anew():
+    model = looks_twice()
+    picture, question = tiny.picture(160, 128), "what is this?"
+    before = model.choose(picture, question, keep=0.3)[0].relevance
+    changed = np.array(picture)
+    changed[:64, :64] = 0
+    assert not torch.equal(model.choose(Image.fromarray(changed), question, keep=0.3)[0].relevance, before)
+    assert torch.equal(model.choose(picture, question, keep=0.3)[0].relevance, before)
+    with torch.no_grad():
+        model.model.model.visual.patch_embed.proj.weight.mul_(-1)
+    fresh = looks_twice(model.model)
+    changed = model.choose(picture, question, keep=0.3)[0].relevance
+    assert not torch.equal(changed, before)
+    torch.testing.assert_close(changed, fresh.choose(picture, question, keep=0.3)[0].relevance)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_memory_never_holds_more_than_it_may(puts):
+    memory = Memory(100)
+    for key, size in puts:
+        memory.put(key, [torch.zeros(size, dtype=torch.uint8)])
+        assert memory.size <= 100
+        held = [memory.get(one) for one in range(6)]
+        assert memory.size == sum(one[0].nbytes for one in held if one is not None)
+        assert memory.get(key) is not None
+    memory.put("large", [torch.zeros(101, dtype=torch.uint8)])
+    memory.put(None, [torch.zeros(1)])
+    assert memory.get("large") is None
+    assert memory.get(None) is None
+
+
+def test_a_key_tells_every_pixel_the_shape_and_the_kind():
+    image = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    other = image.clone()
+    other[2, 7, 7] = 1
+    keys = [content_key(one) for one in (image, other, image.view(3, 4, 16), image.float())]
+    assert len(set(keys)) == 4
+    assert content_key(image) == content_key(image.clone())
+    assert content_key(image.to("meta")) is None
+
+
+# ---------------------------------------------------------------- the small copy
+
+
+@given(st.integers(1, 400), st.integers(1, 400))
+@settings(max_examples=200, deadline=None)
+def test_a_small_copy_is_never_larger_than_the_image_and_keeps_its_shape(height, width):
+    small = FirstLook().grid((height, width))
+    assert 1 <= small[0] <= height
+    assert 1 <= small[1] <= width
+    if height * width <= 64:
+        assert small == (height, width)
+    if min(small) >= 4 and height * width > 64:
+        assert 32 <= small[0] * small[1] <= 300
+        assert 0.7 < small[0] * width / (small[1] * height) < 1.4
+
+
+def test_a_small_copy_has_half_of_the_side_within_its_bounds():
+    look = FirstLook()
+    assert [look.grid((side, side)) for side in (16, 32, 64, 128)] == [(8, 8), (16, 16), (16, 16), (16, 16)]
+    with pytest.raises(ValueError, match="least <= most"):
+        FirstLook(least=9, most=4)
+    with pytest.raises(ValueError, match="depth"):
+        FirstLook(depth=0.0)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (32, 640), (640, 32)], ids=["smaller than the copy", "one row", "a column"])
+def test_small_and_long_images_are_looked_at(size):
+    model = looks_twice()
+    answer = model.ask(Image.new("RGB", size, "white"), "what is this?", keep=0.5, max_new_tokens=2)
+    assert 0 < answer.tokens_kept <= answer.tokens_total
+    assert answer.selection[0].strategy != "keep_all"
+
+
+def test_a_question_of_ten_thousand_words_is_read():
+    model = looks_twice(depth=0.25)
+    request = request_of(model, Conversation([tiny.picture(64, 96)], "why " * 2500))
+    assert torch.isfinite(first_look(model, request)[0]).all()
+
+
+# ---------------------------------------------------------------- the product
+
+
+def test_a_product_wants_every_map_to_agree():
+    scores = torch.tensor([[[[0.2, 0.4]], [[0.5, 0.5]], [[1.0, 0.25]]]])
+    relevance = multiply(scores, torch.tensor([[1.0, 0.0, 1.0]]))
+    torch.testing.assert_close(relevance, torch.tensor([[[0.5**0.5, 0.25**0.5]]]))
+    torch.testing.assert_close(multiply(scores * 7, torch.tensor([[1.0, 0.0, 1.0]])), relevance)
+    zero = multiply(torch.zeros(1, 3, 2, 2), torch.ones(1, 3))
+    assert torch.isfinite(zero).all()
+
+
+def view_of(attended_HW, image_3hw, asked=True):
+    grid = attended_HW.shape
+    question = QuestionTokens(torch.ones(1, 2, 8), torch.full((1, 2), asked))
+    return View(tuple(grid), question, image_3hw.unsqueeze(0), None, attended_BN=attended_HW.flatten().unsqueeze(0))
+
+
+def selector_of(**settings):
+    config = ARRCOCConfig(hidden_dim=8)
+    return make_selector("look_twice", config, ARRCOCLayer.from_config(config), **settings)
+
+
+def scene():
+    """8 x 8 cells of paper with grain, two of them with detail."""
+    generator = torch.Generator().manual_seed(0)
+    image = 0.8 + 0.01 * torch.randn(3, 256, 256, generator=generator)
+    for row, column in ((1, 1), (5, 6)):
+        image[:, 32 * row : 32 * row + 32, 32 * column : 32 * column + 32] = (
+            torch.rand(1, 32, 32, generator=generator) > 0.5
+        ).float()
+    return image.clamp(0, 1)
+
+
+def test_attention_on_empty_ground_does_not_lead():
+    """A sink draws twenty times the attention of what answers, and there is nothing to see in it."""
+    attended = torch.full((8, 8), 0.01)
+    attended[1, 1] = 0.05
+    planted = attended.clone()
+    planted[7, 0], planted[0, 7] = 1.0, 1.0
+    selector = selector_of()
+    for one in (attended, planted):
+        judged = selector.judge(view_of(one, scene()), Stopwatch())
+        assert judged.balance.relevance_BHW.flatten().argmax() == 9
+    without = selector_of(information=0.0).judge(view_of(planted, scene()), Stopwatch())
+    assert without.balance.relevance_BHW.flatten().argmax() != 9
+
+
+def test_without_a_question_what_is_there_and_what_stands_out_decide():
+    attended = torch.full((8, 8), 0.01)
+    attended[7, 0] = 1.0
+    judged = selector_of().judge(view_of(attended, scene(), asked=False), Stopwatch())
+    assert judged.balance.weights_BS.tolist() == [[1.0, 1.0, 0.0]]
+    assert judged.maps["participatory"].unique().tolist() == [1.0]
+    best = judged.balance.relevance_BHW.flatten().topk(2).indices.tolist()
+    assert sorted(best) == [9, 46]
+
+
+def test_exponents_are_told_and_may_be_set():
+    selector = selector_of(information=2, perspectival=0.5)
+    judged = selector.judge(view_of(torch.rand(8, 8), scene()), Stopwatch())
+    assert judged.balance.weights_BS.tolist() == [[2.0, 0.5, 1.0]]
+    assert list(judged.maps) == ["information", "perspectival", "participatory"]
+    with pytest.raises(ValueError, match="0 or more"):
+        selector_of(information=-1)
+
+
+def test_ground_is_the_emptiest_fifth():
+    information = torch.arange(10.0).view(1, 2, 5)
+    assert above_ground(information).flatten().tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+# ---------------------------------------------------------------- the default
+
+
+def test_a_stock_folder_without_an_adapter_looks_twice_with_one_line(tmp_path, caplog):
+    tiny.stock().save_pretrained(tmp_path)
+    tiny.processor().save_pretrained(tmp_path)
+    model = ARRCOCQwen.from_pretrained(tmp_path, encoding="sparse")
+    assert model.selector.name == "look_twice"
+    answer = model.ask(tiny.picture(160, 128), "what is this?", keep=0.3, max_new_tokens=2)
+    assert answer.tokens_kept == round(0.3 * 20)
+    assert set(answer.selection[0].weights) == {"information", "perspectival", "participatory"}
+    assert len(model.notices) == 1
+    assert ARRCOCQwen.from_pretrained(tmp_path).encoding == "sparse"
+
+
+@pytest.mark.parametrize("fault", ["raises", "NaN"])
+def test_if_the_first_look_fails_every_token_is_kept_and_the_reason_is_told(fault, monkeypatch):
+    def broken(*_):
+        if fault == "raises":
+            raise RuntimeError("no keys")
+        return torch.full((1, 99), torch.nan)
+
+    monkeypatch.setattr("arr_coc.qwen.first_look._read_suffixes", broken)
+    answer = looks_twice().ask(tiny.picture(64, 96), "what?", keep=0.5, max_new_tokens=2)
+    assert answer.tokens_kept == answer.tokens_total
+    reason = {"raises": "choosing failed (RuntimeError)", "NaN": "the scores were not finite"}[fault]
+    assert reason in answer.selection[0].reason
