@@ -321,6 +321,8 @@ def generate(model: Any, input_ids: Tensor, prepared: Prepared, streamer: Prompt
     length = prepared.compact.input_ids.shape[1]
     shift_lengths(kwargs, length - input_ids.shape[1])
     runner = prepared.runner(model)
+    if streamer is not None:
+        streamer.start()
     output = runner.generate(**prepared.model_inputs(), streamer=streamer, **kwargs)
     sequences = output if isinstance(output, Tensor) else output.sequences
     # Several sequences of one prompt are next to each other.

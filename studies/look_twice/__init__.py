@@ -1,1 +1,1 @@
-"""Studies of looking twice."""
+"""Looking twice: what it finds, what it costs, and when to look again."""

@@ -173,7 +173,8 @@ class FastEngine:
             self.most_tokens,
             stopwatch,
         )
-        texts = [tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) for ids in found]
+        plain = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        texts = [tokenizer.decode(said.ids, **plain) for said in found]
         times = stopwatch.milliseconds()
         prefill = times["prefix"] / seen.merged_BKD.shape[0] + times["prefill"] / batch.rows
         return texts, {"prefill": prefill, "decode": times["decode"] / batch.rows}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.confidence import confidence, log_probability
 from arr_coc.qwen.graphs.choosing import Chosen, choose, everything
 from arr_coc.qwen.graphs.first import look_first
 from arr_coc.qwen.graphs.layout import (
@@ -69,8 +70,13 @@ class FastResult:
     new_BT: Tensor  # new tokens on the host, padded after a row's end
     first_logits_BV: Tensor  # of the first new token, fp32, on the device
     images: list[list[ImageSelection]]  # per row, per image
+    log_probability_BT: Tensor  # of the new tokens, on the host; of no meaning after a row's end
     timings_ms: dict[str, float]
     """select, vision, prefill, ttft (their sum), wall_ttft (until the token is on the host), decode (per token)."""
+
+    def confidence(self, row: int) -> float:
+        """How sure the answer of a row is that did not end before the others."""
+        return confidence(self.log_probability_BT[row])
 
     def as_timed(self) -> dict[str, float]:
         """The times under the eager path's names: "generate" is prefill and all steps together."""
@@ -120,7 +126,7 @@ class FastRunner:
                 layout, decoder, said = self._prefill(looker.config.position_policy, prompt, chosen, features, picking)
             first_logits = said["logits"].clone()
             token = said["token"] if picking.warpers is None else picking.pick(first_logits)
-            rows = Rows(picking, job.input_ids.cpu())
+            rows, sure = Rows(picking, job.input_ids.cpu()), [log_probability(first_logits, token)]
             first = token.tolist()
             wall_ms = 1e3 * (time.perf_counter() - started)
             strategies = chosen.strategies()
@@ -130,11 +136,12 @@ class FastRunner:
                 streamer.put(rows.prompt_BL)
             _show(streamer, rows.add(first))
             with stopwatch.part("decode"):
-                self._decode(decoder, layout, token, rows, streamer)
+                sure += self._decode(decoder, layout, token, rows, streamer)
             if streamer is not None:
                 streamer.end()
             timings = _timings(stopwatch, len(rows.steps), wall_ms)
-            return FastResult(rows.new_BT, first_logits, chosen.explain(prompt, strategies), timings)
+            explained = chosen.explain(prompt, strategies)
+            return FastResult(rows.new_BT, first_logits, explained, torch.stack(sure, dim=1).cpu(), timings)
 
     def _check_weights(self, looker: Looker) -> None:
         """Recordings read weights where they lay: if weights were moved or the selector exchanged, they are void."""
@@ -225,20 +232,25 @@ class FastRunner:
 
     def _decode(
         self, decoder: Recording | None, layout: PaddedSequences, token: Tensor, rows: Rows, streamer: Any
-    ) -> None:
-        """Go on from the first token until every row has ended; the host reads one token per row and step."""
+    ) -> list[Tensor]:
+        """Go on from the first token until every row has ended; the host reads one token per row and step.
+
+        Returns how likely each token was, `[B]` per step, on the device.
+        """
         given = {
             "token": token,
             "position": self.stages.put(layout.next_B),
             "length": self.stages.put(layout.lengths_B),
         }
-        sampling = rows.picking.warpers is not None
+        sampling, sure = rows.picking.warpers is not None, []
         while not rows.finished:
             assert decoder is not None
             said = decoder(**given)
             token = rows.picking.pick(said["logits"]) if sampling else said["token"]
+            sure.append(log_probability(said["logits"], token))
             given = {"token": token} if sampling else {}
             _show(streamer, rows.add(token.tolist()))
+        return sure
 
 
 def _show(streamer: Any, tokens_B: Tensor) -> None:
