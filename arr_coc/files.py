@@ -40,5 +40,7 @@ def fingerprint(folder: Path, pattern: str) -> str:
     """The first 16 digits of the SHA-256 of all files that match, in the order of their names."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob(pattern)):
-        digest.update(path.read_bytes())
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
     return digest.hexdigest()[:16]

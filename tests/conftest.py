@@ -12,6 +12,13 @@ from browser import chromium
 # The models here are tiny: threads would spend their time waiting for each other.
 torch.set_num_threads(1)
 
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_cache_of_the_user(tmp_path_factory):
+    """What somebody tuned on this machine must not change what is tested."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 collect_ignore = [] if chromium() else ["test_demo_browser.py"]
 
 

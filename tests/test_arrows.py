@@ -46,7 +46,7 @@ QWEN = (
     {"language", "processor", "periphery"},
     {"first_look", "loading"},
     {"looking"},
-    {"eager", "graphs"},
+    {"eager", "graphs", "tuned"},
     {"model"},
 )
 # Inside other rooms: which sub-room imports which.
@@ -55,6 +55,7 @@ SUB_ROOMS = {
     "evaluation.bench": {"evaluation.bench"},
     "evaluation.field": {"evaluation.field", "evaluation.statistics"},
     "evaluation.report": {"evaluation.report", "evaluation.field", "evaluation.statistics"},
+    "evaluation.tuning": {"evaluation.tuning", "evaluation.field", "evaluation.statistics"},
     "evaluation.statistics": set(),
 }
 # Whoever else may import transformers, and what for.

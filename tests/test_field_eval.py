@@ -316,8 +316,8 @@ def test_a_killed_run_goes_on_and_ends_as_an_unbroken_one(whole, tmp_path, monke
     again = tmp_path / "field.json"
     samples_path(again, "scenes", SMALL).write_text("".join(text[:half]) + text[half][:40])
     units = []
-    real = field_run._unit
-    monkeypatch.setattr(field_run, "_unit", lambda *args: (units.append(args), real(*args))[1])
+    real = field_run.unit
+    monkeypatch.setattr(field_run, "unit", lambda *args: (units.append(args), real(*args))[1])
     resumed = evaluate_field(replace(OPTIONS, out=again), lambda line: None)
     assert timeless(resumed) == timeless(report)
     assert lines_of(samples_path(again, "scenes", SMALL)) == lines_of(samples)

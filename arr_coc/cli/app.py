@@ -20,6 +20,7 @@ from arr_coc.cli.env import env
 from arr_coc.cli.eval import bench, evaluate, report
 from arr_coc.cli.show import show, textures
 from arr_coc.cli.train import make, selector
+from arr_coc.cli.tune import tune
 
 MOVED = {"arr-coc train mini": "python -m studies.mini.train"}  # verbs of ours, now in a checkout of the project
 EXAMPLE = re.compile(r"(arr-coc|accelerate launch|printf) ")  # how a line of help begins that can be typed as it is
@@ -97,7 +98,7 @@ class Verbs(typer.Typer):
 
 VERBS: dict[str, Callable[..., None]] = {
     **{"ask": ask, "chat": chat, "bench": bench, "compare": compare, "demo": demo, "env": env, "eval": evaluate},
-    **{"report": report, "show": show, "textures": textures},
+    **{"report": report, "show": show, "textures": textures, "tune": tune},
 }
 app, scenes, train = Verbs(), Verbs(), Verbs()
 for name, verb in VERBS.items():

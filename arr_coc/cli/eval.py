@@ -41,7 +41,7 @@ def evaluate(
     questions: Annotated[int, typer.Option(min=1, help="Questions per dataset and size.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
     metric: Annotated[
-        str | None, typer.Option(help="Of files: exact, anls, relaxed, vqa; what their kind is scored by if left out.")
+        str | None, typer.Option(help="Of files: exact, short, anls, relaxed, vqa; by their kind if left out.")
     ] = None,
     equal_tokens: Annotated[
         bool, typer.Option("--equal-tokens", help="Moved: python -m studies.equal_tokens, in a checkout.")

@@ -42,6 +42,7 @@ def load(
             raise ModelNotFound(f"no model {model!r} in the cache, and the hub is off: {way}") from None
         raise
     if settings:
+        settings = {**loaded.selector.tuned, **settings}  # what is typed wins over what was tuned
         loaded.selector = make_selector(name, loaded.config, loaded.layer, **settings).to(loaded.device).eval()
     refuse_told(selector, loaded.selector)
     return loaded

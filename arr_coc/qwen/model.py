@@ -32,6 +32,7 @@ from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pa
 from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.qwen.streaming import PromptRestorer, beams_of, stream_text
+from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import Selector, make_selector
 
@@ -106,6 +107,7 @@ class ARRCOCQwen(nn.Module):
         """
         check_keep(keep)
         parts = load_parts(source, device, dtype, encoding, position_policy, **model_kwargs)
+        selector = tuned_selector(selector, source, *parts[1:3], **model_kwargs)
         return cls(*parts, keep=keep, selector=selector, fast=fast, break_even=break_even).eval()
 
     def save_pretrained(self, folder: str | Path, *, save_base: bool = False) -> None:
@@ -271,12 +273,10 @@ class ARRCOCQwen(nn.Module):
         inputs: dict[str, Any] = {**sequence, **images, **others}
         served = self.serve(inputs, keep, kwargs, streamer) if self.fast and input_ids is not None else None
         if served is not None:
-            assert input_ids is not None
-            return torch.cat([input_ids.to(self.device), served.new_BT.to(self.device)], dim=1)
+            return torch.cat([inputs["input_ids"].to(self.device), served.new_BT.to(self.device)], dim=1)
         prepared = self.prepare(**inputs, keep=keep, video_grid_thw=video_grid_thw)
-        assert input_ids is not None
-        restorer = None if streamer is None else PromptRestorer(input_ids, streamer)
-        return eager.generate(self.model, input_ids, prepared, restorer, **kwargs)
+        restorer = None if streamer is None else PromptRestorer(inputs["input_ids"], streamer)
+        return eager.generate(self.model, inputs["input_ids"], prepared, restorer, **kwargs)
 
     # ---------------------------------------------------------------- the two ways
 

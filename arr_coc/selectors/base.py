@@ -78,6 +78,8 @@ class Selector(nn.Module, ABC):
     """Whether it makes the image smaller instead of dropping tokens: its allocation gives the small grids."""
     untrained_notice: str = ""
     """What a user is told once, where it chooses for a model without a trained adapter."""
+    tuned: dict[str, Any] = {}
+    """What `arr-coc tune` set it to for this model; empty where nothing was tuned."""
     gives_relevance: bool = True
     """Whether its map means relevance in [0, 1], so that weighted encoding may scale tokens by it."""
 

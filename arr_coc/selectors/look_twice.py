@@ -38,8 +38,10 @@ class LookTwiceSelector(Selector):
     reads_tokens = False
     untrained_notice = "no trained adapter: the model looks twice, first at a small copy"
 
-    def __init__(self, config: ARRCOCConfig, first_look: FirstLook, information: float, perspectival: float) -> None:
-        super().__init__(TokenAllocator(config.min_tokens, config.max_tokens, STEEPNESS))
+    def __init__(
+        self, config: ARRCOCConfig, first_look: FirstLook, information: float, perspectival: float, steepness: float
+    ) -> None:
+        super().__init__(TokenAllocator(config.min_tokens, config.max_tokens, steepness))
         if not (information >= 0 and perspectival >= 0):
             raise ValueError(f"exponents {information} and {perspectival}: expected 0 or more")
         self.first_look = first_look
@@ -115,5 +117,6 @@ def make(
     depth: float = 4 / 7,
     information: float = EXPONENTS[0],
     perspectival: float = EXPONENTS[1],
+    steepness: float = STEEPNESS,
 ) -> Selector:
-    return LookTwiceSelector(config, FirstLook(least, most, depth), information, perspectival)
+    return LookTwiceSelector(config, FirstLook(least, most, depth), information, perspectival, steepness)

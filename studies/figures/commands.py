@@ -63,7 +63,7 @@ def page(path: str, command: Any, level: int = 1) -> str:
 def more(name: str) -> str:
     """What a page tells beside the options: what can be typed into a chat, what JSON documents hold."""
     extra = ""
-    if name in ("ask", "compare", "env"):
+    if name in ("ask", "compare", "env", "tune"):
         schema = f"{name}.schema.json"
         extra = f"The document of `--json` is described by [{schema}](../../arr_coc/cli/{schema})"
         extra += ":\n\n" if name == "compare" else ".\n\n"

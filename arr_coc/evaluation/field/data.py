@@ -12,6 +12,7 @@ f1        descriptions: over (colour, thing) pairs
 anls      documents: 1 less the edit distance over the longer length, 0 where that is 0.5 or less; best answer
 relaxed   charts: numbers within 5 %, texts exact, small letters
 vqa       VQAv2: mean over the people of min(1, others who said the same / 3)
+short     an answer that stands in what was said, as whole words; case, articles, points and number words aside
 none      nobody knows the answer: only evidence counts
 """
 
@@ -289,6 +290,14 @@ def vqa_plain(text: str) -> str:
     return " ".join(word for word in words if word not in _ARTICLES)
 
 
+def short(given: str, answers: Sequence[str]) -> float:
+    """1 where it is one of the answers, or holds one as whole words: for models that answer in sentences."""
+    said = f" {vqa_plain(given)} "
+    wanted = [vqa_plain(answer) for answer in answers]
+    same = any(_plain(given) == _plain(answer) for answer in answers)  # also of what is nothing but an article
+    return float(same or any(f" {one} " in said for one in wanted if one))
+
+
 def _plain(text: str) -> str:
     return " ".join(text.lower().split())
 
@@ -299,6 +308,7 @@ METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
     "anls": anls,
     "relaxed": relaxed,
     "vqa": vqa,
+    "short": short,
 }
 
 

@@ -35,6 +35,7 @@ from arr_coc.selectors import PLAIN, Selector
 
 Say = Callable[[str], None]
 KEEPS: dict[int, tuple[Keep, ...]] = {512: (0.5, 0.25, 0.1, 0.06), 1024: (64, 128, 256, 400)}  # by the side in px
+ADAPTER_FILES = "arr_coc[._][cs]*"  # config and safetensors; what is tuned is no part of what is compared
 CELLS_AT_ONCE = {"cuda": 262_144, "cpu": 12_288}  # cells of all questions of a batch: bounds the memory
 
 
@@ -97,7 +98,7 @@ class Bench:
             "seed": options.seed,
             "metric": options.metric,
             "model": Path(options.model).name,
-            "weights": fingerprint(base, "model*.safetensors") + fingerprint(folder, "arr_coc*"),
+            "weights": fingerprint(base, "model*.safetensors") + fingerprint(folder, ADAPTER_FILES),
             "most_tokens": options.most_tokens,
             "engine": options.engine,
             "device": self.owner.device.type,

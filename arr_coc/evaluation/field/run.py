@@ -101,7 +101,7 @@ def run_field(
             looked = KnownBatch(make_batch(owner, part)) if waiting else None
             for method in waiting:
                 assert looked is not None
-                samples.add(_unit(owner, looked, method, engine_of(method)))
+                samples.add(unit(owner, looked, method, engine_of(method)))
                 shown.update(len(ids))
 
 
@@ -115,7 +115,7 @@ def _warm_up(
         engine_of(method).run(looked, method)
 
 
-def _unit(owner: ARRCOCQwen, looked: KnownBatch, method: Method, engine: Engine) -> list[Record]:
+def unit(owner: ARRCOCQwen, looked: KnownBatch, method: Method, engine: Engine) -> list[Record]:
     """The lines of one method on one batch."""
     on_gpu = owner.device.type == "cuda"
     if on_gpu:

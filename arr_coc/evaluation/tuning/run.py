@@ -1,0 +1,352 @@
+"""The run: as many questions as fit into the time, first to pick settings, then to judge them.
+
+R questions (rows), N cells of an image.
+
+Images are split in two halves. On the first, many settings are tried by the evidence that they find (a first look and
+textures, nothing is answered), and the few best by answers; where nobody knows the evidence, a few settings by answers
+alone. The second half judges what was picked, beside the even grid, chance, and all tokens. A batch that Ctrl-C cuts
+short is left out; all before it counts.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from arr_coc.config import tokens_to_keep
+from arr_coc.evaluation.field.batch import make_batch
+from arr_coc.evaluation.field.data import PER_IMAGE, Picture, Record, batches, read_pictures, scene_pictures, short
+from arr_coc.evaluation.field.looking import KnownBatch, judge, pixels_of
+from arr_coc.evaluation.field.main import Bench, FieldOptions
+from arr_coc.evaluation.field.methods import ENCODINGS, Method, build
+from arr_coc.evaluation.field.run import Engine, unit
+from arr_coc.evaluation.tuning import space
+from arr_coc.evaluation.tuning.space import Found, Values, price_of, spec_of, sure_gain
+from arr_coc.qwen.processor import is_mini
+from arr_coc.qwen.tuned import TUNED, Settings, default_settings, weights_key
+from arr_coc.selectors import PLAIN
+from arr_coc.texture import texture_pyramid
+
+Say = Callable[[str], None]
+Answers = dict[Method, list[Record]]
+
+KEEPS = (0.5, 0.25, 0.1, 0.06)  # of the table
+CLOSE = (0.1, 0.06)  # where settings are told apart
+QUARTER = 0.25
+BLIND = ("even_grid", "random")
+ALL = Method(PLAIN, "dense", 1.0)
+STEEPNESS = (2.0, 3.0, 4.0, 6.0, 8.0)
+ENOUGH = 0.97  # of the evidence that a quarter of the tokens holds: an automatic budget that keeps so much will do
+RIVALS = 3  # settings that what is picked is held against
+
+BRIEF = "Answer with a word or a short phrase."
+MOST_TOKENS = 16  # of an answer
+SIDE, LARGE = 512, 1024  # px of scenes
+LARGE_FROM = 96  # questions that must fit before large scenes are judged as well
+LARGE_TIME = 0.3  # of the table's time
+MOST_QUESTIONS = 2000
+ALONE = (256, 512, 1024)  # px of scenes that are asked about one by one, to tell from where on choosing pays
+TRIAL, LOOK, CONFIRM = 0.1, 0.2, 0.2  # shares of the time; the rest judges
+AT_ONCE = {"cuda": 48, "cpu": 12}  # questions of SIDE px in one batch
+TOO_FEW = "tuning needs questions about two images or more: one half picks the settings, the other judges them"
+LEAST = 2  # questions for which no further batch is begun
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What to tune, on what, and for how long."""
+
+    model: str = "mini"
+    data: str = "scenes"
+    minutes: float = 5.0
+    seed: int = 0
+    metric: str | None = None  # of generic files
+    device: str | None = None
+    bar: bool = True
+    started: float = 0.0  # time.monotonic() when the time began to run; 0: when the run begins
+
+
+def kept_share(keep_RN: Tensor, evidence_RN: Tensor, most_R: Tensor | None = None) -> list[float | None]:
+    """Share of each row's evidence that is kept, of the most that so many cells could hold; None without evidence."""
+    wanted_R = evidence_RN.sum(-1)
+    possible_R = wanted_R if most_R is None else torch.minimum(wanted_R, most_R)
+    share_R = (keep_RN & evidence_RN).sum(-1) / possible_R.clamp(min=1)
+    return [share if there else None for share, there in zip(share_R.tolist(), wanted_R.tolist(), strict=True)]
+
+
+class Tuner:
+    """One run. What it has found so far is whole at any time, so that it may be ended at any time."""
+
+    def __init__(self, options: TuneOptions, say: Say) -> None:
+        self.options, self.say, self.started = options, say, options.started or time.monotonic()
+        named: dict[str, Any] = {"model": options.model, "selectors": (TUNED, *BLIND, PLAIN), "device": options.device}
+        self.bench = Bench(FieldOptions(**named, dtype="auto", most_tokens=MOST_TOKENS))
+        self.owner = self.bench.owner
+        self.key = weights_key(options.model)
+        self.layers = int(self.owner.model.config.text_config.num_hidden_layers)
+        self.brief = "" if is_mini(self.owner.processor.tokenizer) else f" {BRIEF}"
+        seconds = 60 * options.minutes
+        self.end = self.started + seconds - min(0.05 * seconds, 10)  # the last answer must be there by then
+        self.alone: list[dict[str, Any]] = []  # per size, ms of one question by itself
+        self.found: Found = {}  # evidence by settings
+        self.final: list[Settings] = []
+        self.confirmed: Answers = {}
+        self.kept: dict[tuple[str, float | None], list[tuple[float, float]]] = {}  # (tokens, evidence) by steepness
+        self.picked: Settings | None = None
+        self.judged: dict[str, Answers] = {}  # per group of images
+
+    def run(self) -> None:
+        """All stages; an interrupt goes through, and leaves what was found."""
+        one, each = self.trial()
+        left = self.end - time.monotonic()
+        looking, confirming = (self.end - left * share for share in (1 - LOOK, 1 - LOOK - CONFIRM))
+        count = min(MOST_QUESTIONS, 4 * PER_IMAGE + int(4 * left / each))
+        pictures = self.pictures(count)
+        if len(pictures) < 2:
+            raise ValueError(TOO_FEW)
+        first, second = pictures[::2], pictures[1::2]
+        scenes = self.options.data == "scenes"
+        large = self.pictures(count // 8, LARGE) if scenes and left / each >= LARGE_FROM else []
+        with tqdm(total=round(left), unit=" s", disable=None if self.options.bar else True) as self.bar:
+            if any(query.boxes for picture in first for query in picture.queries):
+                self._through("evidence", first, looking, len(space.first_looks()) * one, self._look)
+                self.final = space.finalists(self.found, self.layers)
+            else:
+                self.final = space.few_settings()
+            self._through("answers", first, confirming, 2 * len(self.final) * one, self._confirm)
+            self.picked = self._pick()
+            until = self.end - (LARGE_TIME * (self.end - confirming) if large else 0)
+            self._through("table", second, until, each, self._judge(f"{SIDE} px" if scenes else ""))
+            self._through("table", large, self.end, each, self._judge(f"{LARGE} px"))
+
+    def pictures(self, questions: int, side: int = SIDE) -> list[Picture]:
+        """Images with about so many short questions in all, asked as the model needs it."""
+        options, asked = self.options, []
+        lenient = {} if options.metric else {"exact": "short"}
+        for picture in read_pictures(options.data, questions, side, options.seed, options.metric, self.say):
+            queries = tuple(
+                replace(one, text=one.text + self.brief, metric=lenient.get(one.metric, one.metric))
+                for one in picture.queries
+                if one.metric != "f1"  # descriptions are long, and every model has its own words for them
+            )
+            if queries:
+                asked.append(replace(picture, queries=queries))
+        return asked
+
+    # ---------------------------------------------------------------- the clock
+
+    def trial(self) -> tuple[float, float]:
+        """Seconds of an answer by looking twice, and of a question in the whole table; what will fit is told."""
+        total = 60 * self.options.minutes
+        self._time_alone(self.started + TRIAL * total)
+        pictures = self.pictures(PER_IMAGE)[:1]
+        if not pictures:
+            raise ValueError(TOO_FEW)
+        few = [replace(pictures[0], queries=pictures[0].queries[:2])]
+        kinds = {TUNED: Method(TUNED, "sparse", QUARTER), BLIND[0]: Method(BLIND[0], "sparse", QUARTER), PLAIN: ALL}
+        seconds: dict[str, float] = {}
+        for _ in range(2):  # the first call of anything is slow
+            looked = KnownBatch(make_batch(self.owner, few))
+            for name, method in kinds.items():
+                began = time.monotonic()
+                self._answer(looked, [method])
+                seconds[name] = (time.monotonic() - began) / looked.batch.rows
+            if time.monotonic() > self.started + 2 * TRIAL * total:
+                break
+        ways = self._methods(default_settings())
+        each = sum(seconds[BLIND[0] if method.name in BLIND else method.name] for method in ways)
+        share = (1 - LOOK - CONFIRM) * (self.end - time.monotonic())
+        if each > share:
+            minutes = self.options.minutes + (each - share) / (1 - LOOK - CONFIRM) / 60
+            raise ValueError(f"too little time, a question takes {each:.0f} s here: give --minutes {minutes + 1:.0f}")
+        self.say(
+            f"about {share / each:.0f} questions will be judged: done in {(self.end - self.started) / 60:.1f} minutes"
+        )
+        return seconds[TUNED], each
+
+    def _time_alone(self, until: float) -> None:
+        """ms to the first token of one question by itself, as the product asks it: all tokens, a quarter of them."""
+        owner = self.owner
+        before, owner.selector, owner.fast = owner.selector, self.bench.selectors[TUNED], None
+        for side in ALONE:
+            picture = scene_pictures(1, side, self.options.seed)[0]
+            image = Image.fromarray(picture.read())
+            row: dict[str, Any] = {}
+            for name, keep in (("all_ms", 1.0), ("quarter_ms", QUARTER)):
+                times: list[float] = []
+                while len(times) < 2 or (len(times) < 4 and time.monotonic() < until):
+                    owner.memory.clear()
+                    began = time.perf_counter()
+                    answer = owner.ask(image, picture.queries[0].text, keep=keep, max_new_tokens=1)
+                    times.append(1e3 * (time.perf_counter() - began))
+                row |= {"tokens": answer.tokens_total, name: round(min(times), 1)}
+            self.alone.append(row)
+            if time.monotonic() > until:
+                break
+        owner.selector, owner.fast, owner.fast_runner = before, False, None
+
+    def _through(
+        self, stage: str, pictures: Sequence[Picture], until: float, each: float, work: Callable[[KnownBatch], None]
+    ) -> None:
+        """Batches of images for as long as there is time, at least one. A batch may take half of what is left of it.
+
+        `each` are the seconds that a question about an image of SIDE px is thought to take; what is seen corrects it.
+        """
+        cell, waiting = self.owner.geometry.cell, list(pictures)
+        usual, done = (SIDE // cell) ** 2, False
+        self.bar.set_description(stage)
+        while waiting:
+            began = time.monotonic()
+            rows = min(AT_ONCE[self.owner.device.type], int((until - began) / (2 * each)))
+            if done and rows < LEAST:
+                return
+            part = next(batches(waiting, max(1, rows) * usual, cell))
+            taken = {picture.number for picture in part}
+            waiting = [picture for picture in waiting if picture.number not in taken]
+            part = [replace(picture, queries=picture.queries[: max(1, rows)]) for picture in part]
+            looked = KnownBatch(make_batch(self.owner, part))
+            work(looked)
+            done, seconds = True, time.monotonic() - began
+            each = seconds * usual / (looked.batch.rows * looked.batch.cells)
+            self.bar.update(min(self.bar.total, round(time.monotonic() - self.end + self.bar.total)) - self.bar.n)
+
+    # ---------------------------------------------------------------- picking
+
+    def _look(self, looked: KnownBatch) -> None:
+        """Evidence that all settings find, mean over the budgets that tell them apart."""
+        owner, batch = self.owner, looked.batch
+        pixels = pixels_of(owner, looked)
+        pyramid = texture_pyramid(pixels, batch.grid, owner.config.texture_channels)
+        asked_R = owner.looker().question_of(batch.request).asked_B
+        evidence_RN = batch.told(True)["evidence_BHW"].flatten(1)
+        budgets = [torch.full_like(batch.image_R, tokens_to_keep(keep, batch.cells) or 0) for keep in CLOSE]
+        found: Found = {}
+        for look in space.first_looks():
+            settings = {spec_of(one): one for one in space.with_exponents(look)}
+            selectors: dict[str, Any] = build(owner, settings)
+            looker = replace(owner.looker(), selector=selectors[spec_of(look)])
+            seen = looker.first_looker().look(batch.request, list(pixels), batch.image_R.tolist())
+            attended_RHW = torch.stack(seen.attended).view(-1, *batch.grid)
+            for spec, selector in selectors.items():
+                judgement = selector.weigh(pyramid, attended_RHW, asked_R, batch.image_R)
+                chosen = [(k_R, selector.choose(judgement, k_R).keep_BHW.flatten(1)) for k_R in budgets]
+                several = [kept_share(keep_RN, evidence_RN, k_R) for k_R, keep_RN in chosen]
+                pairs = zip(batch.pictures, *several, strict=True)
+                values = [
+                    (picture.number, sum(shares) / len(shares)) for picture, *shares in pairs if None not in shares
+                ]
+                found[spec] = (settings[spec], values)
+        for spec, (setting, values) in found.items():
+            self.found.setdefault(spec, (setting, []))[1].extend(values)
+
+    def engine_of(self, method: Method) -> Engine:
+        """The field's engine for a method; budgets that differ from row to row need the plain one."""
+        return self.bench.plain if method.keep == "auto" else self.bench.engine_of(method)
+
+    def _answer(self, looked: KnownBatch, methods: Sequence[Method]) -> Answers:
+        """Answers of each method. Where nobody knows the right one, it is the model's own with all tokens."""
+        new = {method.selector for method in methods} - {*self.bench.selectors, PLAIN}
+        self.bench.selectors.update(build(self.owner, sorted(new)))
+        made = {method: unit(self.owner, looked, method, self.engine_of(method)) for method in methods}
+        own = [record["answer"] for record in made.get(ALL, ())]
+        for records in made.values():
+            for place, record in enumerate(records):
+                if record["score"] is None and own:
+                    record["score"] = short(record["answer"], [own[place]])
+        return made
+
+    def _confirm(self, looked: KnownBatch) -> None:
+        """Answers with the finalists, and the evidence that their automatic budgets keep."""
+        specs = [spec_of(one) for one in self.final]
+        unknown = any(query.metric == "none" or not query.answers for query in looked.batch.queries)
+        methods = [Method(spec, "sparse", keep) for spec in specs for keep in CLOSE]
+        made = self._answer(looked, [*methods, ALL] if unknown else methods)
+        if self.found:
+            kept = {(spec, n): pairs for spec in specs for n, pairs in self._automatic(looked, spec).items()}
+        else:
+            kept = {(spec, n): pairs for n, pairs in self._answered(looked).items() for spec in specs}
+        _extend(self.confirmed, made)
+        _extend(self.kept, kept)
+
+    def _automatic(self, looked: KnownBatch, spec: str) -> dict[float | None, list[tuple[float, float]]]:
+        """(share of the tokens, share of the evidence) of automatic budgets by steepness; None: of a quarter."""
+        batch, selector = looked.batch, self.bench.selectors[spec]
+        if spec not in looked.judgements:
+            looked.judgements[spec] = judge(self.owner, looked, selector)
+        judgement = looked.judgements[spec][0]
+        evidence_RN = batch.told(True)["evidence_BHW"].flatten(1)
+        before, found = float(selector.allocator.steepness), {}
+        for steepness in (None, *STEEPNESS):
+            selector.allocator.steepness.fill_(steepness or before)
+            k_R = selector.automatic_budget(judgement)
+            k_R = torch.full_like(k_R, tokens_to_keep(QUARTER, batch.cells) or 0) if steepness is None else k_R
+            shares = kept_share(selector.choose(judgement, k_R).keep_BHW.flatten(1), evidence_RN)
+            pairs = zip((k_R / batch.cells).tolist(), shares, strict=True)
+            found[steepness] = [(tokens, share) for tokens, share in pairs if share is not None]
+        selector.allocator.steepness.fill_(before)
+        return found
+
+    def _answered(self, looked: KnownBatch) -> dict[float | None, list[tuple[float, float]]]:
+        """The same where nobody knows the evidence: the share of right answers in its place, with usual settings."""
+        usual = default_settings()
+        methods: dict[float | None, Method] = {None: Method(TUNED, "sparse", QUARTER)}
+        methods |= {n: Method(spec_of({**usual, "steepness": n}), "sparse", "auto") for n in STEEPNESS[::2]}
+        made = self._answer(looked, [ALL, *methods.values()])
+        return {n: [(r["tokens"] / r["total"], r["score"]) for r in made[method]] for n, method in methods.items()}
+
+    def _pick(self) -> Settings:
+        """The finalist with the best answers and evidence for what its first look costs, and its steepness."""
+
+        def values(settings: Settings) -> Values:
+            records = [r for keep in CLOSE for r in self.confirmed[Method(spec_of(settings), "sparse", keep)]]
+            pairs = [(r["image"], [v for v in (r["score"], r["recall"]) if v is not None]) for r in records]
+            return [(image, sum(known) / len(known)) for image, known in pairs if known]
+
+        as_ever = values(default_settings())
+
+        def merit(settings: Settings) -> float:
+            return sure_gain(values(settings), as_ever) - price_of(settings, self.layers)
+
+        self.final.sort(key=merit, reverse=True)
+        spec = spec_of(self.final[0])
+        (_, quarter), *automatic = ((n, self.kept.get((spec, n), [])) for n in (None, *STEEPNESS))
+        wanted = ENOUGH * sum(share for _, share in quarter)
+        enough = [(sum(tokens for tokens, _ in of), n) for n, of in automatic if of and sum(s for _, s in of) >= wanted]
+        return {**self.final[0], "steepness": min(enough)[1]} if enough else self.final[0]
+
+    # ---------------------------------------------------------------- judging
+
+    def rivals(self) -> list[str]:
+        """What was tried by answers and not picked: the best of these, and the usual settings."""
+        usual = default_settings()
+        others = [one for one in self.final[1:] if one != usual][: RIVALS - 1]
+        return [spec_of(one) for one in (*others, *([usual] if usual in self.final[1:] else []))]
+
+    def _methods(self, settings: Settings) -> list[Method]:
+        """What the table holds: the tuned and the blind choices in every encoding, all tokens, and the rivals."""
+        spec = spec_of(settings)
+        wide = [
+            Method(one, encoding, keep)
+            for encoding in ENCODINGS
+            for one in (
+                (spec, *BLIND) if encoding in ("sparse", "dense") else (spec,)
+            )  # others begin with a first look
+            for keep in KEEPS
+        ]
+        close = [Method(rival, "sparse", keep) for rival in self.rivals() for keep in CLOSE]
+        return [*wide, Method(spec, "sparse", "auto"), ALL, *close]
+
+    def _judge(self, group: str) -> Callable[[KnownBatch], None]:
+        assert self.picked is not None
+        methods = self._methods(self.picked)
+        return lambda looked: _extend(self.judged.setdefault(group, {}), self._answer(looked, methods))
+
+
+def _extend(held: dict[Any, list[Any]], more: dict[Any, list[Any]]) -> None:
+    for key, values in more.items():
+        held.setdefault(key, []).extend(values)
