@@ -13,6 +13,7 @@ CONFIG_FILE = "arr_coc_config.json"
 
 ENCODINGS = ("auto", "dense", "sparse", "foveated", "weighted")
 PERIPHERIES = ("images", "grid")
+CONTEXTS = ("auto", "always", "never")
 POSITION_POLICIES = ("original", "compact")
 POOLINGS = ("mean", "last", "learned", "lm")
 
@@ -91,8 +92,9 @@ class ARRCOCConfig:
     periphery: str = "images"
     """Where a small copy stands in the prompt: images (as an image of its own before the others), grid (each of its
     tokens where the cell under it stands in the full grid)."""
-    context: bool = False
-    """Whether kept windows also attend to a small copy's patches inside the ViT; sparse and foveated only."""
+    context: str = "auto"
+    """Whether kept windows also attend to a small copy's patches inside the ViT, sparse and foveated only: auto (where
+    a first look was taken, and the windows are fewer than half of its cells), always, never."""
     position_policy: str = "original"
     """original keeps each token's (t, h, w); compact numbers what is left 0..n-1."""
     straight_through: bool = False
@@ -113,6 +115,7 @@ class ARRCOCConfig:
         for name, value, allowed in (
             ("encoding", self.encoding, ENCODINGS),
             ("periphery", self.periphery, PERIPHERIES),
+            ("context", self.context, CONTEXTS),
             ("position_policy", self.position_policy, POSITION_POLICIES),
             ("pooling", self.pooling, POOLINGS),
             ("sight", self.sight, SIGHTS),

@@ -119,6 +119,14 @@ def test_the_fast_path_gives_the_plain_paths_tokens_and_logits(batch, how):
     assert_equal_paths(wrapped(how), *BATCHES[batch])
 
 
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
+@pytest.mark.parametrize("batch", ["one", "two images", "three rows of different sizes", "one kept whole"])
+def test_windows_that_attend_to_small_copies(batch, selector):
+    ours = wrapped("sparse", selector)
+    ours.config = replace(ours.config, context="always")
+    assert_equal_paths(ours, *BATCHES[batch])
+
+
 @pytest.mark.parametrize("batch", ["one", "three rows of different sizes"])
 def test_a_selector_that_reads_the_vision_encoders_tokens(batch):
     assert_equal_paths(wrapped("dense", "training_free"), *BATCHES[batch], Rerunner())

@@ -238,10 +238,12 @@ def test_foveated_is_counted_with_its_small_copies_and_asked_in_the_same_bytes(b
     assert made.tokens == [16] * 6
     assert [len(cells) for cells in made.kept] == [16 - 4] * 6
     assert made.prompts == list(looked.batch.prompts)
-    before, bench.owner.config = bench.owner.config, replace(bench.owner.config, context=True)
-    context = bench.engine_of(Method("arr_coc", "sparse", 16))
+    before = bench.owner.config
+    for context in ("never", "auto", "always"):
+        bench.owner.config, method = replace(before, context=context), Method("look_twice", "sparse", 3)
+        fast, plain = bench.fast.run(looked, method), bench.plain.run(looked, method)
+        assert (fast.kept, fast.answers) == (plain.kept, plain.answers), context
     bench.owner.config = before
-    assert context is bench.plain
 
 
 def asked(batch):

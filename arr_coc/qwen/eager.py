@@ -147,15 +147,14 @@ class Preparer:
 
     def _context(self, request: Request, choice: Choice) -> list[vision.Context | None] | None:
         """Small copies for the windows of each image to attend to; None for an image that is there as a whole."""
-        if not self.looker.config.context or choice.shown is None:
+        grids = [self.looker.context_grid(image.grid, image.cells_kept) for image in choice.images]
+        if choice.shown is None or not any(grids):
             return None
         geometry, pixels = self.looker.geometry, self._pixels(request, choice.shown)
-        context: list[vision.Context | None] = []
-        for picture, image in zip(pixels, choice.images, strict=True):
-            small = self.looker.first_looker().settings.grid(image.grid)
-            whole = image.cells_kept == image.tokens_total
-            context.append(None if whole else (small, vision.glance_rows(picture.unsqueeze(0), small, geometry)[0]))
-        return context
+        return [
+            None if small is None else (small, vision.glance_rows(picture.unsqueeze(0), small, geometry)[0])
+            for picture, small in zip(pixels, grids, strict=True)
+        ]
 
     def _small_rows(self, request: Request, grids: list[vision.Grid]) -> list[Tensor]:
         """The patches of each image at its smaller size; those of an image that keeps its size are left as they are."""

@@ -24,7 +24,7 @@ from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.first_look import FirstLooker, FirstSeen, Memory
 from arr_coc.qwen.language import Begun
-from arr_coc.qwen.periphery import periphery_grid
+from arr_coc.qwen.periphery import hears_context, periphery_grid
 from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
 from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens
@@ -178,6 +178,12 @@ class Looker:
         """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
         settings, channels = self.selector.first_look or FirstLook(), self.config.texture_channels
         return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id, channels)
+
+    def context_grid(self, grid: Grid, kept: int) -> Grid | None:
+        """Cells of the small copy that `kept` windows of an image attend to in the ViT; None where they do without."""
+        small = (self.selector.first_look or FirstLook()).grid(grid)
+        heard = hears_context(self.config.context, self.selector.first_look is not None, kept, small, grid)
+        return small if heard else None
 
     # ---------------------------------------------------------------- judging
 

@@ -39,6 +39,17 @@ def periphery_grid(grid: Grid, small: Grid, budget: int) -> Grid | None:
     return height, max(1, min(int(grid[1] * ratio), half // height))
 
 
+def hears_context(setting: str, looked_first: bool, kept: int, small: Grid, grid: Grid) -> bool:
+    """Whether `kept` windows of an image attend to a copy of `small` cells inside the ViT, under a config's setting.
+
+    Few windows know little of each other, and a small copy then tells much for little; many do without.
+    """
+    if kept >= grid[0] * grid[1]:
+        return False
+    few = looked_first and 2 * kept < small[0] * small[1]
+    return few if setting == "auto" else setting == "always"
+
+
 @dataclass(frozen=True, slots=True)
 class Widened:
     """A request with small copies put into its rows, as images of their own."""

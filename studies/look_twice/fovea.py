@@ -24,12 +24,12 @@ from arr_coc.selectors import PLAIN
 
 SELECTOR = "look_twice"
 WAYS = {  # encoding, where the small copy stands in the prompt, context in the ViT
-    "sparse": ("sparse", "images", False),
-    "sparse + context": ("sparse", "images", True),
-    "foveated, two images": ("foveated", "images", False),
-    "foveated, two images + context": ("foveated", "images", True),
-    "foveated, one grid": ("foveated", "grid", False),
-    "foveated, one grid + context": ("foveated", "grid", True),
+    "sparse": ("sparse", "images", "never"),
+    "sparse + context": ("sparse", "images", "always"),
+    "foveated, two images": ("foveated", "images", "never"),
+    "foveated, two images + context": ("foveated", "images", "always"),
+    "foveated, one grid": ("foveated", "grid", "never"),
+    "foveated, one grid + context": ("foveated", "grid", "always"),
 }
 MOST_TOKENS = 96  # of an answer
 CELLS_AT_ONCE = 6144  # of all questions of a batch

@@ -76,8 +76,13 @@ def encode_vision(
     tables: GridTables,
     cells_BK: Tensor | None = None,
     kernels: Any = plain_kernels,
+    context: tuple[Tensor, Tensor] | None = None,
 ) -> Seen:
-    """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only)."""
+    """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only).
+
+    `context` are the cells of a small copy, `[B, C, 4, p]`, and the patch of the grid where each of its patches stands,
+    `[4 C]`: the kept cells attend to them as well, and they are not handed on.
+    """
     visual = model.model.visual
     dtype = patches_BN4p.dtype
     batch, cells, window = patches_BN4p.shape[:3]
@@ -92,7 +97,11 @@ def encode_vision(
         place = F.embedding(cells_BK, table_NX)
         cos, sin = tables.cos_Nf[cells_BK], tables.sin_Nf[cells_BK]
     kept = rows.shape[1]
-    patches = kept * window
+    if context is not None:
+        rows = torch.cat([rows, context[0].to(dtype)], dim=1)
+        heard = [_at_patches(table, context[1], batch) for table in (table_NX, tables.cos_Nf, tables.sin_Nf)]
+        place, cos, sin = (torch.cat(both, dim=1) for both in zip((place, cos, sin), heard, strict=True))
+    patches = rows.shape[1] * window
     conv = visual.patch_embed.proj
     weight = conv.weight.sum(2).flatten(1)  # both frames are the same image
     x = F.linear(rows.reshape(batch * patches, -1), weight.to(dtype), conv.bias.to(dtype))
@@ -107,10 +116,21 @@ def encode_vision(
         x = kernels.vision_rest(x, attended, rest, dtype)
         if number in visual.deepstack_visual_indexes:
             level = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
-            merged = kernels.merge(x.view(batch * kept, window, -1), merger_weights(level), dtype)
+            merged = kernels.merge(_windows(x, batch, kept, window), merger_weights(level), dtype)
             deepstack.append(merged.view(batch, kept, -1))
-    merged = kernels.merge(x.view(batch * kept, window, -1), merger_weights(visual.merger), dtype)
+    merged = kernels.merge(_windows(x, batch, kept, window), merger_weights(visual.merger), dtype)
     return Seen(merged.view(batch, kept, -1), deepstack, cells_BK, (tables.height, tables.width))
+
+
+def _at_patches(table_Nx: Tensor, places_P: Tensor, batch: int) -> Tensor:
+    """Rows of a table of cells, the 4 patches of a cell side by side, for cells of other patches: `[B, C, 4 x]`."""
+    patches = table_Nx.unflatten(1, (4, -1)).flatten(0, 1)[places_P]
+    return patches.view(-1, table_Nx.shape[1]).expand(batch, -1, -1)
+
+
+def _windows(x: Tensor, batch: int, kept: int, window: int) -> Tensor:
+    """The patches of the first `kept` cells of each image, cell by cell."""
+    return x.view(batch, -1, window, x.shape[-1])[:, :kept].reshape(batch * kept, window, -1)
 
 
 def prefix_positions(seen: Seen, lead: int) -> Tensor:

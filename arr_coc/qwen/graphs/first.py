@@ -1,4 +1,5 @@
-"""The first look over recordings: as `arr_coc.qwen.first_look` reads small copies, in prompts of fixed shapes.
+"""Small copies over recordings: read first, as `arr_coc.qwen.first_look` does, in prompts of fixed shapes; and as what
+windows attend to.
 
 I images, K slots of an image, V = I * K, P patches of a small copy, h w its grid.
 
@@ -12,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arr_coc.config import FirstLook
 from arr_coc.qwen.graphs.choosing import by_grid, everything, small_rows
+from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import (
     Prompt,
     budget_bucket,
@@ -24,7 +27,7 @@ from arr_coc.qwen.graphs.layout import (
 )
 from arr_coc.qwen.graphs.pixels import Pixels
 from arr_coc.qwen.looking import Looker
-from arr_coc.qwen.vision import Grid
+from arr_coc.qwen.vision import Grid, under_centres
 
 
 def look_first(stages: Any, looker: Looker, prompt: Prompt, pixels: Pixels) -> list[Tensor] | None:
@@ -48,6 +51,24 @@ def look_first(stages: Any, looker: Looker, prompt: Prompt, pixels: Pixels) -> l
     attended_V = stages.read_first(layout, features, whole.cells_IK.flatten(), widths, layers)
     cells = zip(attended_V.split(slots), grids, strict=True)
     return [one[: height * width].view(height, width) for one, (height, width) in cells]
+
+
+def context_of(stages: Any, looker: Looker, prompt: Prompt, counts_I: list[int], pixels: Pixels) -> Heard | None:
+    """Small copies for the kept windows of each image to attend to; None where no image wants one."""
+    wanted = [looker.context_grid(grid, count) for grid, count in zip(prompt.grids, counts_I, strict=True)]
+    if not any(wanted):
+        return None
+    grids = [small or FirstLook().grid(grid) for small, grid in zip(wanted, prompt.grids, strict=True)]
+    slots = budget_bucket(max(height * width for height, width in grids))
+    geometry, device = looker.geometry, stages.device
+    most = slots * geometry.window
+    patches, counts = [], []
+    for small, grid, want in zip(grids, prompt.grids, wanted, strict=True):
+        places = under_centres(small, grid, geometry.merge, device)
+        patches.append(F.pad(places, (0, most - places.shape[0])))
+        counts.append(0 if want is None else places.shape[0])
+    mask_IC = torch.arange(most) < torch.tensor(counts).unsqueeze(1)
+    return Heard(_rows(looker, prompt, grids, slots, pixels), torch.stack(patches), stages.put(mask_IC))
 
 
 def _rows(looker: Looker, prompt: Prompt, grids: list[Grid], slots: int, pixels: Pixels) -> Tensor:

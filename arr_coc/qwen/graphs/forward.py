@@ -12,7 +12,7 @@ cache, each row at its own place.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,13 +21,17 @@ from torch import Tensor
 # ---------------------------------------------------------------- vision
 
 
-def patch_places(cells_IK: Tensor, width_I: Tensor, merge: int) -> tuple[Tensor, Tensor]:
-    """Row and column of each patch `[I, P]`, window by window, from flat cells and the images' widths in cells."""
-    within = torch.arange(merge * merge, device=cells_IK.device)
-    y_IK, x_IK = cells_IK // width_I.unsqueeze(1), cells_IK % width_I.unsqueeze(1)
-    rows = y_IK.unsqueeze(-1) * merge + within // merge
-    columns = x_IK.unsqueeze(-1) * merge + within % merge
-    return rows.flatten(1), columns.flatten(1)
+def patches_of(cells_IK: Tensor, window: int) -> Tensor:
+    """The patches of flat cells, in the ViT's order: a cell's are together. `[I, P]`"""
+    within = torch.arange(window, device=cells_IK.device)
+    return (cells_IK.unsqueeze(-1) * window + within).flatten(1)
+
+
+def patch_places(patches_IP: Tensor, width_I: Tensor, merge: int) -> tuple[Tensor, Tensor]:
+    """Row and column of each patch `[I, P]`, from its number in the ViT's order and the images' widths in cells."""
+    cells_IP, within_IP = patches_IP // merge**2, patches_IP % merge**2
+    width_I1 = width_I.unsqueeze(1)
+    return cells_IP // width_I1 * merge + within_IP // merge, cells_IP % width_I1 * merge + within_IP % merge
 
 
 def _taps(place_IP: Tensor, size_I: Tensor, side: int) -> tuple[Tensor, Tensor]:
@@ -85,38 +89,58 @@ def attend(block: Any, x_IPX: Tensor, tables: tuple[Tensor, Tensor], mask_I11P: 
     return attention.proj(attended.transpose(1, 2).reshape(x_IPX.shape))
 
 
-def embed(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def embed(visual: Any, rows_IPx: Tensor, patches_IP: Tensor, grid_I2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Patches as the first block takes them, and the rotary tables."""
     conv = visual.patch_embed.proj  # its stride is its kernel: a matrix product
     x = F.linear(rows_IPx.to(conv.weight.dtype), conv.weight.flatten(1), conv.bias)
-    row_IP, column_IP = patch_places(cells_IK, grid_I2[:, 1], visual.spatial_merge_size)
+    row_IP, column_IP = patch_places(patches_IP, grid_I2[:, 1], visual.spatial_merge_size)
     x = x + learned_places(visual, row_IP, column_IP, grid_I2).to(x.dtype)
     return x, rotary(visual.rotary_pos_emb.inv_freq, row_IP, column_IP)
 
 
-def see(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor, mask_IK: Tensor | None = None) -> Tensor:
+class Heard(NamedTuple):
+    """Small copies that windows attend to: patches, the patch of the full grid that each stands at, which are real."""
+
+    rows_ICx: Tensor
+    patches_IC: Tensor
+    mask_IC: Tensor
+
+
+def see(
+    visual: Any,
+    rows_IPx: Tensor,
+    cells_IK: Tensor,
+    grid_I2: Tensor,
+    mask_IK: Tensor | None = None,
+    heard: Heard | None = None,
+) -> Tensor:
     """Visual tokens of all slots, `[E, I * K, D]`: the merged ones first, then the DeepStack levels.
 
     `rows_IPx` are the patches of each image's windows, `cells_IK` their places on grids of `grid_I2` cells (height,
-    width), `mask_IK` True for real ones.
+    width), `mask_IK` True for real ones. What is `heard` goes along, and is not handed on.
     """
-    x, tables = embed(visual, rows_IPx, cells_IK, grid_I2)
-    mask = None
-    if mask_IK is not None:
-        mask = mask_IK.repeat_interleave(visual.spatial_merge_size**2, dim=1, output_size=x.shape[1])[:, None, None]
+    window, own = visual.spatial_merge_size**2, rows_IPx.shape[1]
+    patches_IP = patches_of(cells_IK, window)
+    real_IP = None if mask_IK is None else mask_IK.repeat_interleave(window, dim=1, output_size=own)
+    if heard is not None:
+        real_IP = torch.ones_like(patches_IP, dtype=torch.bool) if real_IP is None else real_IP
+        windows = (rows_IPx, patches_IP, real_IP)
+        rows_IPx, patches_IP, real_IP = (torch.cat(both, dim=1) for both in zip(windows, heard, strict=True))
+    x, tables = embed(visual, rows_IPx, patches_IP, grid_I2)
+    mask = None if real_IP is None else real_IP[:, None, None]
     levels: list[Tensor] = []
     for number, block in enumerate(visual.blocks):
         x = x + attend(block, block.norm1(x), tables, mask)
         x = x + block.mlp(block.norm2(x))
         if number in visual.deepstack_visual_indexes:
             merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
-            levels.append(merger(x))
-    return torch.stack([visual.merger(x), *levels])
+            levels.append(merger(x[:, :own]))
+    return torch.stack([visual.merger(x[:, :own]), *levels])
 
 
 def last_hidden(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor) -> Tensor:
     """The ViT's last hidden states before the merger, `[I, P, X]`."""
-    x, tables = embed(visual, rows_IPx, cells_IK, grid_I2)
+    x, tables = embed(visual, rows_IPx, patches_of(cells_IK, visual.spatial_merge_size**2), grid_I2)
     for block in visual.blocks:
         x = x + attend(block, block.norm1(x), tables, None)
         x = x + block.mlp(block.norm2(x))

@@ -53,8 +53,6 @@ def why_not_settings(looker: Looker, encoding: str) -> str | None:
         return "the model is being trained"
     if encoding not in ("dense", "sparse"):
         return f"it does not know encoding={encoding!r}"
-    if looker.config.context and encoding == "sparse":
-        return "windows attend to a small copy in the vision encoder"
     if looker.config.straight_through:
         return "straight_through needs gradients"
     if looker.config.pooling == "lm":

@@ -15,7 +15,8 @@ from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.confidence import confidence, log_probability
 from arr_coc.qwen.graphs.choosing import Chosen, choose, everything
-from arr_coc.qwen.graphs.first import look_first
+from arr_coc.qwen.graphs.first import context_of, look_first
+from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import (
     NotFast,
     PaddedSequences,
@@ -178,7 +179,8 @@ class FastRunner:
             with stopwatch.part("select"):
                 chosen = self._choose(looker, prompt, keeps, pixels, None)
             with stopwatch.part("vision"):
-                return chosen, self._see(prompt, chosen, pixels.rows_Rx)
+                heard = context_of(self.stages, looker, prompt, chosen.counts_I, pixels)
+                return chosen, self._see(prompt, chosen, pixels.rows_Rx, heard)
         whole = everything(prompt.grids, self.device)
         with stopwatch.part("vision"):
             features = self._see(prompt, whole, pixels.rows_Rx)
@@ -203,8 +205,8 @@ class FastRunner:
         except Exception as error:
             raise NotFast(f"choosing failed ({type(error).__name__})") from error
 
-    def _see(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor) -> Tensor:
-        """One call of the ViT over the chosen windows of all images."""
+    def _see(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor, heard: Heard | None = None) -> Tensor:
+        """One call of the ViT over the chosen windows of all images, with what they attend to beside themselves."""
         window = self.model.config.vision_config.spatial_merge_size**2
         cells_I = torch.tensor([height * width for height, width in prompt.grids])
         if chosen.mask_IK is None and chosen.slots == int(cells_I.max()):
@@ -214,7 +216,7 @@ class FastRunner:
             index = first_I11 + chosen.cells_IK.unsqueeze(-1) * window + torch.arange(window, device=self.device)
             rows_IPx = pixels_Rx.index_select(0, index.flatten()).view(len(prompt.grids), -1, pixels_Rx.shape[1])
         grid_I2 = self.stages.put(torch.tensor(prompt.grids))
-        return self.stages.see(rows_IPx, chosen.cells_IK, grid_I2, chosen.mask_IK)
+        return self.stages.see(rows_IPx, chosen.cells_IK, grid_I2, chosen.mask_IK, heard)
 
     def _prefill(
         self, policy: str, prompt: Prompt, chosen: Chosen, features: Tensor, picking: Picking

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from arr_coc.qwen.graphs.choosing import as_judgement, as_tensors, choose_padded, judge_canvas, tables_of
 from arr_coc.qwen.graphs.forward import (
+    Heard,
     StaticCache,
     axis_of_frequency,
     last_hidden,
@@ -106,20 +107,30 @@ class Stages:
 
     # ---------------------------------------------------------------- encoding
 
-    def see(self, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor, mask_IK: Tensor | None) -> Tensor:
+    def see(
+        self,
+        rows_IPx: Tensor,
+        cells_IK: Tensor,
+        grid_I2: Tensor,
+        mask_IK: Tensor | None,
+        heard: Heard | None = None,
+    ) -> Tensor:
         """Visual tokens of all slots `[E, V, D]`; the mask is left out where every slot is real."""
         given = {"rows": rows_IPx, "cells": cells_IK, "grid": grid_I2}
         if mask_IK is not None:
             given["mask"] = mask_IK
+        if heard is not None:
+            given |= heard._asdict()
 
         def make() -> tuple[Function, Tensors]:
             def run(tensors: Tensors) -> Tensors:
-                rows, cells, grid = tensors["rows"], tensors["cells"], tensors["grid"]
-                return {"features": see(self.visual, rows, cells, grid, tensors.get("mask"))}
+                own = tensors["rows"], tensors["cells"], tensors["grid"], tensors.get("mask")
+                beside = None if heard is None else Heard(*(tensors[name] for name in Heard._fields))
+                return {"features": see(self.visual, *own, beside)}
 
-            return run, given | {"rows": rows_IPx.to(self.visual.dtype)}
+            return run, {name: one.to(self.visual.dtype) if "rows" in name else one for name, one in given.items()}
 
-        key = ("see", *cells_IK.shape, mask_IK is not None)
+        key = ("see", *cells_IK.shape, mask_IK is not None, 0 if heard is None else heard.mask_IC.shape[1])
         return self.recordings.get(key, make)(**given)["features"]
 
     # ---------------------------------------------------------------- reading and speaking
