@@ -149,6 +149,11 @@ def test_first_looks_of_any_size_and_depth(settings):
     assert_equal_choices(ours, [TWO, LARGE], ["auto", 0.2])
 
 
+def test_layers_are_read_together_or_one_by_one(monkeypatch):
+    monkeypatch.setattr(seeing, "HELD", 1)
+    assert_equal_choices(wrapped(selector="look_twice"), [TWO, LARGE], ["auto", 0.2])
+
+
 def test_without_a_question_the_first_look_has_no_say():
     asked = tiny.inputs(ONE, LARGE)["question_mask"]
     asked[0] = 0
@@ -186,9 +191,9 @@ def test_the_choice_and_its_explanation_are_the_plain_paths():
     assert made.timings_ms["ttft"] == pytest.approx(sum(made.timings_ms[n] for n in ("select", "vision", "prefill")))
 
 
-@pytest.mark.parametrize("how", ["dense", "sparse"])
-def test_larger_buckets_change_nothing(monkeypatch, how):
-    ours = wrapped(how)
+@pytest.mark.parametrize(("how", "selector"), [("dense", "arr_coc"), ("sparse", "arr_coc"), ("sparse", "look_twice")])
+def test_larger_buckets_change_nothing(monkeypatch, how, selector):
+    ours = wrapped(how, selector)
     inputs = tiny.inputs(ONE, TWO)
     wanted, logits = plain(ours, inputs, [0.4, 9])
     for steps in ((24, 320), (40, 96), (333,)):

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+HELD = 1 << 22  # keys of a first look that are multiplied at once: together they take fewer launches
+
 # ---------------------------------------------------------------- vision
 
 
@@ -282,6 +284,13 @@ def prefill(
     return logits_of(model, x.gather(1, last_B1D).squeeze(1))
 
 
+def products(asks: list[Tensor], keys: list[Tensor]) -> Tensor:
+    """One query of each row, `[B, H, d]`, and all keys `[B, H / G, M, d]`, of some layers: `[layers, B, H, M]` fp32."""
+    key = torch.stack(keys).float()
+    query = torch.stack(asks).float().unflatten(2, (key.shape[2], -1))
+    return (query @ key.transpose(-1, -2)).flatten(2, 3)
+
+
 def read_first(
     model: Any,
     layers: int,
@@ -300,7 +309,9 @@ def read_first(
     x = embed_prompt(language, ids_BM, visual_BM, features_EVD)
     tables = text_rotary(language.rotary_emb, axis_f, positions_3BM, x.dtype, (1,))
     row_B, last_B = torch.arange(x.shape[0], device=x.device), lengths_B - 1
-    logits = []
+    asks: list[Tensor] = []
+    keys: list[Tensor] = []
+    logits: list[Tensor] = []
     for number, layer in enumerate(language.layers[:layers]):
         attention, inside = layer.self_attn, norm(layer.input_layernorm, x)
         if number + 1 < layers:
@@ -311,10 +322,13 @@ def read_first(
         else:
             key, there = key_of(attention, inside, tables), tuple(one[row_B, last_B].unsqueeze(1) for one in tables)
             asks_BHd = query_of(attention, inside[row_B, last_B].unsqueeze(1), (there[0], there[1])).squeeze(2)
-        grouped = asks_BHd.float().view(x.shape[0], key.shape[1], -1, key.shape[-1])
-        logits.append((grouped @ key.float().transpose(-1, -2)).flatten(1, 2))
+        asks.append(asks_BHd)
+        keys.append(key)
+        if len(keys) * key.numel() >= HELD or number + 1 == layers:
+            logits.append(products(asks, keys))
+            asks, keys = [], []
     hidden_BM = torch.arange(x.shape[1], device=x.device) >= lengths_B.unsqueeze(1)
-    logits_KBHM = torch.stack(logits) * attention.scaling  # that of all layers
+    logits_KBHM = torch.cat(logits) * attention.scaling  # that of all layers
     return logits_KBHM.masked_fill(hidden_BM.unsqueeze(1), -torch.inf).softmax(-1).mean((0, 2))
 
 
