@@ -54,6 +54,7 @@ def even_rank(height: int, width: int, device: torch.device) -> Tensor:
     return rank.view(height, width).to(device)
 
 
+@constant_table
 def coverage(height: int, width: int, device: torch.device) -> Tensor:
     """The even order as scores in (0, 1], highest first: `[H, W]`."""
     return 1 - even_rank(height, width, device).float() / (height * width)
@@ -66,9 +67,9 @@ def suppress_neighbours(relevance_BHW: Tensor, diversify_B: Tensor) -> Tensor:
     """
     height, width = relevance_BHW.shape[-2:]
     ranked_BHW = relevance_BHW.detach() + 1e-6 * coverage(height, width, relevance_BHW.device)
-    beaten_BHW = F.max_pool2d(F.pad(ranked_BHW.unsqueeze(1), (1, 1, 1, 1), value=-1.0), 3, stride=1)[:, 0] > ranked_BHW
-    best_BHW = F.max_pool2d(F.pad(relevance_BHW.unsqueeze(1), (1, 1, 1, 1), value=-1.0), 3, stride=1)[:, 0]
-    beaten_by = torch.where(beaten_BHW, best_BHW, torch.zeros_like(best_BHW))
+    beaten_BHW = F.max_pool2d(ranked_BHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0] > ranked_BHW
+    best_BHW = F.max_pool2d(relevance_BHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0]
+    beaten_by = torch.where(beaten_BHW, best_BHW, 0.0)
     return relevance_BHW * (1 - diversify_B.view(-1, 1, 1) * beaten_by.clamp(0, 1))
 
 
@@ -261,8 +262,8 @@ class TokenAllocator(nn.Module):
     def forward(self, relevance_BHW: Tensor, tensions_BT: Tensor, k_B: Tensor) -> Allocation:
         """Choose k cells of each image. Rows with scores that are not finite keep everything."""
         finite_B = relevance_BHW.flatten(1).isfinite().all(-1) & tensions_BT.isfinite().all(-1)
-        relevance_BHW = torch.where(finite_B.view(-1, 1, 1), relevance_BHW, torch.zeros_like(relevance_BHW))
-        tensions_BT = torch.where(finite_B.view(-1, 1), tensions_BT, torch.zeros_like(tensions_BT))
+        relevance_BHW = torch.where(finite_B.view(-1, 1, 1), relevance_BHW, 0.0)
+        tensions_BT = torch.where(finite_B.view(-1, 1), tensions_BT, 0.0)
         _, explore_B, diversify_B = tensions_BT.unbind(-1)
         height, width = relevance_BHW.shape[-2:]
         points_B, noisy_B = points_somewhere(relevance_BHW), looks_like_noise(relevance_BHW)
@@ -271,11 +272,11 @@ class TokenAllocator(nn.Module):
         scores_BHW = torch.where(spread_BHW < RULED_OUT, RULED_OUT * even_HW, spread_BHW)
         scores_BHW = torch.where(points_B.view(-1, 1, 1), scores_BHW, even_HW)
         explore_B = torch.where(noisy_B, explore_B.clamp(min=CAUTION), explore_B)
-        k_B = torch.where(finite_B, k_B, torch.full_like(k_B, height * width))
+        k_B = torch.where(finite_B, k_B, height * width)
         keep_BHW = choose_with_coverage(scores_BHW, k_B, explore_B)
         trusted_B11 = (finite_B & points_B).view(-1, 1, 1)
         soft_BHW = soften(relevance_BHW, spread_BHW, explore_B)
-        soft_BHW = torch.where(trusted_B11, soft_BHW, torch.ones_like(soft_BHW))
+        soft_BHW = torch.where(trusted_B11, soft_BHW, 1.0)
         strategy_B = torch.where(noisy_B, HALF_EVEN, RELEVANCE)
         strategy_B = torch.where(points_B, strategy_B, EVEN_GRID)
         strategy_B = torch.where(k_B >= height * width, WHOLE_BUDGET, strategy_B)

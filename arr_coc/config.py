@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 FORMAT_VERSION = 3  # raised when a saved adapter of the version before can no longer be read as it is
+SINCE = {"periphery", "context"}  # keys that came within this version
 CONFIG_FILE = "arr_coc_config.json"
 
-ENCODINGS = ("auto", "dense", "sparse", "weighted")
+ENCODINGS = ("auto", "dense", "sparse", "foveated", "weighted")
+PERIPHERIES = ("images", "grid")
+CONTEXTS = ("auto", "always", "never")
 POSITION_POLICIES = ("original", "compact")
 POOLINGS = ("mean", "last", "learned", "lm")
 
@@ -84,7 +87,14 @@ class ARRCOCConfig:
     pooling: str = "mean"
     """How the policy pools the question: mean, last, learned, or lm (a pass of the language model over it)."""
     encoding: str = "auto"
-    """auto, dense (ViT encodes all), sparse (only the kept windows), weighted (all kept, scaled by relevance)."""
+    """auto, dense (ViT encodes all), sparse (only the kept windows), foveated (a small copy of the image, then the kept
+    windows), weighted (all kept, scaled by relevance)."""
+    periphery: str = "images"
+    """Where a small copy stands in the prompt: images (as an image of its own before the others), grid (each of its
+    tokens where the cell under it stands in the full grid)."""
+    context: str = "auto"
+    """Whether kept windows also attend to a small copy's patches inside the ViT, sparse and foveated only: auto (where
+    a first look was taken, and the windows are fewer than half of its cells), always, never."""
     position_policy: str = "original"
     """original keeps each token's (t, h, w); compact numbers what is left 0..n-1."""
     straight_through: bool = False
@@ -104,6 +114,8 @@ class ARRCOCConfig:
             )
         for name, value, allowed in (
             ("encoding", self.encoding, ENCODINGS),
+            ("periphery", self.periphery, PERIPHERIES),
+            ("context", self.context, CONTEXTS),
             ("position_policy", self.position_policy, POSITION_POLICIES),
             ("pooling", self.pooling, POOLINGS),
             ("sight", self.sight, SIGHTS),
@@ -123,7 +135,10 @@ class ARRCOCConfig:
 
     @classmethod
     def load(cls, folder: Path) -> "ARRCOCConfig":
-        """Read a saved config. Unknown, missing or outdated keys are refused by name, never guessed."""
+        """Read a saved config. Unknown, missing or outdated keys are refused by name, never guessed.
+
+        Only what no adapter could know when it was saved (`SINCE`) may be missing: it is as it was then.
+        """
         path = folder / CONFIG_FILE
         try:
             data = json.loads(path.read_text())
@@ -137,7 +152,7 @@ class ARRCOCConfig:
                 f"{FORMAT_VERSION}; train the adapter anew, or load it with the version of arr-coc that made it"
             )
         known = {field.name: field for field in fields(cls)}
-        for key in sorted(set(data) ^ set(known)):
+        for key in sorted((set(data) ^ set(known)) - (SINCE - set(data))):
             what = "unknown" if key in data else "missing"
             raise ValueError(f"{path.name}: key {key!r} is {what}; the adapter was saved by another version")
         for key, value in data.items():

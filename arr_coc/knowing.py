@@ -71,7 +71,7 @@ class InformationScorer(nn.Module):
         place = self.variance_channel
         variance = torch.cat([variance[:, :place], own.unsqueeze(1), variance[:, place + 1 :]], dim=1)
         bits_BCHW = 0.5 * torch.log2(1 + variance / GREY_LEVEL**2)
-        return torch.einsum("bchw,c->bhw", bits_BCHW, self.channel_logits.softmax(0)) / self.most_bits
+        return torch.einsum("bchw,c->bhw", bits_BCHW, self.channel_logits.float().softmax(0)) / self.most_bits
 
 
 SALIENCY = ("spectral_residual", "colour_contrast", "local_contrast")
@@ -79,7 +79,7 @@ SALIENCY = ("spectral_residual", "colour_contrast", "local_contrast")
 
 def saliency(pyramid: TexturePyramid) -> Tensor:
     """What stands out, without training: the mean of the saliency channels, `[B, H, W]` in [0, 1]."""
-    return pyramid.cell_BCHW[:, [pyramid.names.index(name) for name in SALIENCY]].mean(1)
+    return torch.stack([pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in SALIENCY], dim=1).mean(1)
 
 
 class PerspectivalScorer(nn.Module):

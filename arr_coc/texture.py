@@ -111,8 +111,8 @@ def _kmeans(points_BN3: Tensor) -> Tensor:
     for _ in range(KMEANS_STEPS):
         nearest = (_squared(points_BN3, centres).argmin(-1, keepdim=True) == number_K).to(points_BN3.dtype)
         count_BK1 = nearest.sum(1).unsqueeze(-1)
-        means = nearest.transpose(1, 2) @ points_BN3 / count_BK1.clamp(min=1)
-        centres = torch.where(count_BK1 > 0, means, centres)
+        means = nearest.transpose(1, 2) @ points_BN3 / count_BK1
+        centres = torch.where(count_BK1 > 0, means, centres)  # nothing by 0 is left out
     return centres
 
 
@@ -163,8 +163,9 @@ def _position(axis: int) -> "LevelFunction":
 
 def within_cell_variance(canvas: Canvas, factor: int) -> Tensor:
     """Twice the standard deviation of the luma of all pixels inside each place of the level, in [0, 1]."""
-    mean = F.avg_pool2d(canvas.luma_B1hw, factor)
-    mean_of_squares = F.avg_pool2d(canvas.luma_squared_B1hw, factor)
+    mean, mean_of_squares = canvas.luma_B1hw, canvas.luma_squared_B1hw
+    if factor > 1:
+        mean, mean_of_squares = F.avg_pool2d(mean, factor), F.avg_pool2d(mean_of_squares, factor)
     # fp32 rounding of the squares is about 1e-7; below it there is nothing to see.
     return 2 * (mean_of_squares - mean**2 - 2e-7).clamp(min=0).sqrt()
 

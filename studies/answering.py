@@ -55,6 +55,14 @@ def turn_mask(turns_BT: Tensor, prefix: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Spoken:
+    """An answer, and how likely the best two tokens were at each of its steps, the end included."""
+
+    text: str
+    best_T2: list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One image, the questions to ask about it, and the cells that may be seen (None: all)."""
 
@@ -129,14 +137,18 @@ class Answerer:
             self._tables[height, width] = grid_tables(self.model, height, width, self.device)
         return self._tables[height, width]
 
-    @torch.no_grad()
     def answer(self, rows: Sequence[Row], cells_per_batch: int = 0) -> list[list[str]]:
+        """As `speak`, the texts alone."""
+        return [[one.text for one in said] for said in self.speak(rows, cells_per_batch)]
+
+    @torch.no_grad()
+    def speak(self, rows: Sequence[Row], cells_per_batch: int = 0) -> list[list[Spoken]]:
         """Answers in the order of rows and questions. Rows with the same size and cell count run together.
 
         `cells_per_batch` bounds the memory; 0 takes what suits the device.
         """
         cells = cells_per_batch or (65_536 if self.device.type == "cuda" else 2048)
-        answers: list[list[str]] = [[] for _ in rows]
+        answers: list[list[Spoken]] = [[] for _ in rows]
         sparse = [number for number, row in enumerate(rows) if not row.dense]
         for part in alike(rows, sparse, cells):
             members = [rows[number] for number in part]
@@ -172,12 +184,13 @@ class Answerer:
         patches_RN4p = patchify(images_BHWC[image_R], self.dtype)
         return encode_vision(self.model, patches_RN4p, tables, cells_RK)
 
-    def _answer_group(self, rows: Sequence[Row], seen: Seen) -> list[list[str]]:
+    def _answer_group(self, rows: Sequence[Row], seen: Seen) -> list[list[Spoken]]:
         lead = torch.tensor(self.turns.lead_ids, device=self.device)
         prompts = [self.turns.prompt(text) for row in rows for text in row.questions]
         counts = torch.tensor([len(row.questions) for row in rows], device=self.device)
         row_of = torch.arange(len(rows), device=self.device).repeat_interleave(counts)
         cache = share_cache(run_prefix(self.model, seen, lead, self.turns.end_id), row_of)
         start = text_start(seen.grid, len(lead))
-        found = iter(answer_rows(self.model, cache, prompts, start, self.turns.stop_id, self.most_tokens))
-        return [[self.turns.decode(next(found)) for _ in row.questions] for row in rows]
+        found = answer_rows(self.model, cache, prompts, start, self.turns.stop_id, self.most_tokens)
+        spoken = iter([Spoken(self.turns.decode(said.ids), said.best_T2) for said in found])
+        return [[next(spoken) for _ in row.questions] for row in rows]

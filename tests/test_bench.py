@@ -25,7 +25,7 @@ from arr_coc.evaluation.bench.cases import (
 from arr_coc.evaluation.bench.measure import measure, per_token, summarize, watch_peak, way_of
 from arr_coc.qwen.request import cells_of, samples_of_images, token_types
 from studies.speed.ask import ask_rows, soak
-from studies.speed.bench import promised_cases
+from studies.speed.bench import break_even_cases, looks_cases, promised_cases
 from studies.speed.equality import compare, first_difference
 
 ASKED_FOR = {
@@ -37,7 +37,7 @@ ASKED_FOR = {
 @pytest.fixture(scope="module")
 def subject() -> Subject:
     stock = tiny.stock()
-    return Subject("tiny", stock, {sight: random_owner(stock, sight) for sight in ("stem", "glance")})
+    return Subject("tiny", stock, {sight: random_owner(stock, sight) for sight in ("stem", "glance", "look_twice")})
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,8 @@ def row(**changes) -> bench_report.Row:
     made = {"model": "m", "side": 1024, "batch": 1, "tokens": 1024, "text_tokens": 50, "kept": 200, "sight": "stem"}
     made |= {"encoding": "sparse", "mode": "graphs", "select_ms": 1.0, "vision_ms": 4.0, "prefill_ms": 5.0}
     made |= {"ttft_ms": 10.0, "spread_ms": 0.1, "decode_ms": 2.0, "peak_mb": 4300.0, "peak_above_mb": 43.0}
-    return made | changes
+    made |= changes
+    return made | {"wall_ttft_ms": made["ttft_ms"]}
 
 
 DENSE = {"encoding": "dense", "kept": 1024, "sight": None, "select_ms": 0.0}
@@ -87,6 +88,25 @@ def test_the_promised_rows_can_be_compared():
     sides = {case.side for case in cases if case.encoding == "sparse" and case.kept == 200 and case.batch == 1}
     assert min(sides) == 512
     assert max(sides) == 4096
+
+
+def test_rows_about_looking_twice_can_be_compared():
+    for cases, modes in ((looks_cases(), {"graphs"}), (break_even_cases(), {"graphs", "eager"})):
+        for side, batch in {(case.side, case.batch) for case in cases}:
+            ways = {
+                (case.mode, case.encoding, case.sight) for case in cases if (case.side, case.batch) == (side, batch)
+            }
+            for mode in modes:
+                assert {(mode, "dense", "stem"), (mode, "sparse", "stem"), (mode, "sparse", "look_twice")} <= ways
+
+
+def test_looking_twice_is_measured_as_a_first_question(subject):
+    for mode in ("eager", "graphs"):
+        case = Case(128, 1, 4, "sparse", mode, "look_twice", repeats=1)
+        made = measure(subject, case, make_inputs(subject.stock, case, 12))
+        assert (made["sight"], made["kept"]) == ("look_twice", 4)
+        assert made["select_ms"] > 0
+    assert subject.owner(case).memory.size == 0, "nothing is remembered from one run to the next"
 
 
 @pytest.mark.parametrize(
@@ -262,6 +282,21 @@ def test_break_even_is_where_it_begins_to_pay():
     assert bench_report.break_even([*pair(256, 11), *pair(512, 9), *pair(1024, 5)]) == 256
     assert bench_report.break_even([*pair(256, 9), *pair(512, 11), *pair(1024, 5)]) == 1024
     assert bench_report.break_even(pair(256, 11)) is None
+
+
+def test_a_break_even_by_model_path_and_number_of_looks():
+    def rows(model, mode, **times):
+        made = [row(**DENSE, model=model, mode=mode, ttft_ms=10.0)]
+        return made + [row(model=model, mode=mode, sight=sight, ttft_ms=took) for sight, took in times.items()]
+
+    made = bench_report.break_evens(
+        [*rows("a", "graphs", stem=9, look_twice=11), *rows("a", "eager", look_twice=9), *rows("b", "eager", stem=9)]
+    )
+    assert made["a"] == {
+        "recorded": {"one look": 1024, "two looks": None},
+        "eager": {"one look": None, "two looks": 1024},
+    }
+    assert made["b"]["eager"] == {"one look": 1024, "two looks": None}
 
 
 def test_what_fits_which_card():

@@ -288,7 +288,9 @@ def test_long_runs_are_told_to_nobody_when_quiet(monkeypatch, tmp_path, capsys):
 SCHEMA = json.loads((ROOT / "arr_coc" / "cli" / "ask.schema.json").read_text())
 
 
-@pytest.mark.parametrize("options", [[], ["--keep", "1.0"], ["--keep", "7", "--selector", "random"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--keep", "1.0"], ["--keep", "7", "--selector", "random"], ["--encoding", "foveated"]]
+)
 def test_json_is_as_the_schema_says(options, capsys):
     Draft202012Validator.check_schema(SCHEMA)
     assert run(["ask", "Which automobile?", "--json", *options]) == 0

@@ -69,6 +69,18 @@ def test_show_writes_everything_and_lists_it(loaded, tmp_path, capsys):
     assert set(rows[0]) == {"index", "y", "x", "kept", "relevance", "why", *selection.maps}
 
 
+def test_show_is_blurred_where_a_small_copy_was_seen(tmp_path, capsys):
+    options = ["--encoding", "foveated", "--selector", "look_twice", "--keep", "64", "--only", "kept"]
+    assert run(["show", QUESTION, "--out", str(tmp_path), *options]) == 0
+    assert "256 -> 64" in capsys.readouterr().err
+    ours = load("mini", "look_twice", "foveated")
+    image = read_image(sample_image())
+    selection = ours.ask(image, QUESTION, keep=64).selection[0]
+    assert (selection.periphery, selection.cells_kept) == ((5, 5), 39)
+    with Image.open(tmp_path / "kept.png") as kept:
+        assert np.array_equal(np.asarray(kept), np.asarray(kept_overlay(image, selection.mask, (5, 5))))
+
+
 def test_show_writes_over_its_own_files_and_no_others(loaded, tmp_path, capsys):
     arguments = ["show", QUESTION, "--out", str(tmp_path), "--only", "tokens", "--only", "kept", "--quiet"]
     assert run(arguments) == 0

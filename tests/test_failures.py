@@ -15,36 +15,37 @@ from arr_coc.knowing import Knowing
 from arr_coc.lmms.requests import answer_chats, read_chat
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation
-from arr_coc.selectors import make_selector
+from arr_coc.selectors import look_twice, make_selector
 
 QUESTION = "what is this?"
 PICTURES = [tiny.picture(), tiny.picture(96, 96, 1)]
 NEW = 6
 
-know = Knowing.forward
+# What is broken: the maps of the trained layer, and the product of the selector that looks twice.
+SOUND = {"arr_coc": Knowing.forward, "look_twice": look_twice.multiply}
 
 
-def raises(self, pyramid, question):
+def raises(sound, *given):
     raise RuntimeError("the scorer broke")
 
 
-def not_a_number(self, pyramid, question):
-    return know(self, pyramid, question) * math.nan
+def not_a_number(sound, *given):
+    return sound(*given) * math.nan
 
 
-def infinite(self, pyramid, question):
-    return know(self, pyramid, question) + math.inf
+def infinite(sound, *given):
+    return sound(*given) + math.inf
 
 
-def one_column_short(self, pyramid, question):
-    return know(self, pyramid, question)[..., :-1]
+def one_column_short(sound, *given):
+    return sound(*given)[..., :-1]
 
 
-def one_row_too_many(self, pyramid, question):
-    return torch.nn.functional.pad(know(self, pyramid, question), (0, 0, 0, 1))
+def one_row_too_many(sound, *given):
+    return torch.nn.functional.pad(sound(*given), (0, 0, 0, 1))
 
 
-def out_of_memory(self, pyramid, question):
+def out_of_memory(sound, *given):
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
@@ -58,10 +59,16 @@ FAULTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def ours() -> ARRCOCQwen:
+def break_it(monkeypatch, name, fault):
+    """One of the selectors fails from now on."""
+    place = (Knowing, "forward") if name == "arr_coc" else (look_twice, "multiply")
+    monkeypatch.setattr(*place, lambda *given: fault(SOUND[name], *given))
+
+
+@pytest.fixture(scope="module", params=SOUND)
+def ours(request) -> ARRCOCQwen:
     config = ARRCOCConfig(32, sight="glance", glance_dim=32, trained=True, encoding="sparse")
-    return ARRCOCQwen(tiny.stock(), config, processor=tiny.processor()).eval()
+    return ARRCOCQwen(tiny.stock(), config, processor=tiny.processor(), selector=request.param).eval()
 
 
 def told(images) -> list[tuple[int, int, str, str]]:
@@ -119,7 +126,7 @@ def test_the_answer_comes_with_every_token_and_the_reason(ours, monkeypatch, pat
     ours.fast = fast
     wanted = sound(ours, path, len(pictures))
     broken, reason = FAULTS[fault]
-    monkeypatch.setattr(Knowing, "forward", broken)
+    break_it(monkeypatch, ours.selector.name, broken)
     ours.fast_runner = None  # recordings hold the scorer as it was
     found, kept = PATHS[path](ours, pictures, 0.3)
     ours.fast_runner = None
@@ -133,7 +140,7 @@ def test_the_answer_comes_with_every_token_and_the_reason(ours, monkeypatch, pat
 
 def test_the_recorded_path_says_that_it_was_left(ours, monkeypatch):
     ours.fast, ours.fast_runner = True, None
-    monkeypatch.setattr(Knowing, "forward", raises)
+    break_it(monkeypatch, ours.selector.name, raises)
     ask(ours, PICTURES[:1], 0.3)
     assert "the fast path is left: choosing failed (RuntimeError)" in ours.notices
 
@@ -149,7 +156,7 @@ def test_a_selector_of_the_field_that_breaks_keeps_every_token(fast, monkeypatch
 
 
 def test_in_training_a_broken_scorer_is_an_error(ours, monkeypatch):
-    monkeypatch.setattr(Knowing, "forward", raises)
+    break_it(monkeypatch, ours.selector.name, raises)
     ours.fast = False
     try:
         with pytest.raises(RuntimeError, match="the scorer broke"):
@@ -171,7 +178,7 @@ def test_the_page_answers_with_every_token_and_the_reason(demo_models, monkeypat
     *_, sound_one = demo_ask(demo_models, "mini", asked)
     assert sound_one.stats.startswith("**2** of 20")
     *_, whole = demo_ask(demo_models, "mini", Inquiry(asked.image, asked.question, 1.0))
-    monkeypatch.setattr(Knowing, "forward", broken)
+    break_it(monkeypatch, "arr_coc", broken)
     *_, told_one = demo_ask(demo_models, "mini", asked)
     assert told_one.answer == whole.answer
     assert told_one.stats.startswith("**20** of 20")

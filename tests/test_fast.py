@@ -32,6 +32,7 @@ from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import cells_of, compact, samples_of_images, token_types
 from arr_coc.records import Balance, Judgement
+from arr_coc.selectors import make_selector
 from arr_coc.texture import canvas_of
 
 ONE = Conversation([tiny.picture()], "what is this?")
@@ -46,7 +47,7 @@ def wrapped(how="sparse", selector="arr_coc", stock=None, **settings) -> ARRCOCQ
     torch.manual_seed(1)
     ours = tiny.wrapped(stock or tiny.stock(), selector=selector)
     ours.config = replace(ours.config, encoding=how, **settings)
-    ours.fast = True
+    ours.fast, ours.break_even = True, 0
     return ours
 
 
@@ -80,6 +81,22 @@ def assert_equal_paths(ours, conversations, keeps, recorder=None) -> FastRunner:
     return fast
 
 
+def assert_equal_choices(ours, conversations, keeps, **changed):
+    """Kept cells and explanations of both paths; gives what the fast one made."""
+    inputs = tiny.inputs(*conversations) | changed
+    made = FastRunner(ours.model).run(ours.looker(), ours.encoding, job_of(inputs, keeps), Picking(1, (), 0))
+    inputs.pop("mm_token_type_ids")
+    for fast, slow in zip(made.images, ours.prepare(**inputs, keep=keeps).images, strict=True):
+        for one, other in zip(fast, slow, strict=True):
+            assert torch.equal(one.kept, other.kept)
+            assert (one.strategy, one.reason, one.grid) == (other.strategy, other.reason, other.grid)
+            assert close(one.relevance, other.relevance)
+            assert all(close(one.maps[name], other.maps[name]) for name in other.maps)
+            assert one.weights == pytest.approx(other.weights)
+            assert one.tensions == pytest.approx(other.tensions)
+    return made
+
+
 # ---------------------------------------------------------------- equality
 
 BATCHES = {
@@ -102,9 +119,53 @@ def test_the_fast_path_gives_the_plain_paths_tokens_and_logits(batch, how):
     assert_equal_paths(wrapped(how), *BATCHES[batch])
 
 
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
+@pytest.mark.parametrize("batch", ["one", "two images", "three rows of different sizes", "one kept whole"])
+def test_windows_that_attend_to_small_copies(batch, selector):
+    ours = wrapped("sparse", selector)
+    ours.config = replace(ours.config, context="always")
+    assert_equal_paths(ours, *BATCHES[batch])
+
+
 @pytest.mark.parametrize("batch", ["one", "three rows of different sizes"])
 def test_a_selector_that_reads_the_vision_encoders_tokens(batch):
     assert_equal_paths(wrapped("dense", "training_free"), *BATCHES[batch], Rerunner())
+
+
+@pytest.mark.parametrize(
+    ("how", "batch"), [("sparse", name) for name in BATCHES] + [("dense", "auto"), ("dense", "one")]
+)
+def test_a_selector_that_looks_twice(batch, how):
+    ours = wrapped(how, "look_twice")
+    assert_equal_paths(ours, *BATCHES[batch])
+    assert_equal_choices(ours, *BATCHES[batch])
+
+
+@pytest.mark.parametrize("settings", [{"most": 4, "least": 1}, {"depth": 1.0}, {"depth": 0.01}, {"least": 256}])
+def test_first_looks_of_any_size_and_depth(settings):
+    ours = wrapped(selector="look_twice")
+    ours.selector = make_selector("look_twice", ours.config, ours.layer, **settings)
+    assert_equal_paths(ours, [TWO, LARGE], ["auto", 0.2])
+    assert_equal_choices(ours, [TWO, LARGE], ["auto", 0.2])
+
+
+def test_layers_are_read_together_or_one_by_one(monkeypatch):
+    monkeypatch.setattr(seeing, "HELD", 1)
+    assert_equal_choices(wrapped(selector="look_twice"), [TWO, LARGE], ["auto", 0.2])
+
+
+def test_without_a_question_the_first_look_has_no_say():
+    asked = tiny.inputs(ONE, LARGE)["question_mask"]
+    asked[0] = 0
+    made = assert_equal_choices(wrapped(selector="look_twice"), [ONE, LARGE], [0.4, 0.2], question_mask=asked)
+    assert [image.maps["participatory"].unique().numel() > 1 for (image,) in made.images] == [False, True]
+
+
+def test_the_small_copys_recording_does_not_overwrite_what_is_kept_of_the_image():
+    ours = wrapped("dense", "look_twice")
+    ours.selector = make_selector("look_twice", ours.config, ours.layer, least=4, most=4)
+    small, whole = Conversation([tiny.picture(64, 64, 5)], "what?"), Conversation([tiny.picture(64, 64, 6)], "what?")
+    assert_equal_paths(ours, [small, whole], [2, 3])  # the copies have the size of the images: one recording for both
 
 
 def test_all_tokens_through_the_own_forward():
@@ -119,30 +180,20 @@ def test_a_glance_through_the_own_forward():
     assert_equal_paths(ours, [ONE, LARGE], [0.4, 0.2])
 
 
-def test_compact_positions():
-    assert_equal_paths(wrapped(position_policy="compact"), [ONE, TWO], [0.4, 0.5])
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
+def test_compact_positions(selector):
+    assert_equal_paths(wrapped(selector=selector, position_policy="compact"), [ONE, TWO], [0.4, 0.5])
 
 
 def test_the_choice_and_its_explanation_are_the_plain_paths():
-    ours = wrapped()
-    inputs = tiny.inputs(ONE, TWO)
-    made = FastRunner(ours.model).run(ours.looker(), ours.encoding, job_of(inputs, [0.4, 9]), Picking(1, (), 0))
-    inputs.pop("mm_token_type_ids")
-    for fast, slow in zip(made.images, ours.prepare(**inputs, keep=[0.4, 9]).images, strict=True):
-        for one, other in zip(fast, slow, strict=True):
-            assert torch.equal(one.kept, other.kept)
-            assert (one.strategy, one.reason, one.grid) == (other.strategy, other.reason, other.grid)
-            assert close(one.relevance, other.relevance)
-            assert all(close(one.maps[name], other.maps[name]) for name in other.maps)
-            assert one.weights == pytest.approx(other.weights)
-            assert one.tensions == pytest.approx(other.tensions)
+    made = assert_equal_choices(wrapped(), [ONE, TWO], [0.4, 9])
     assert set(made.timings_ms) == {"select", "vision", "prefill", "ttft", "wall_ttft", "decode"}
     assert made.timings_ms["ttft"] == pytest.approx(sum(made.timings_ms[n] for n in ("select", "vision", "prefill")))
 
 
-@pytest.mark.parametrize("how", ["dense", "sparse"])
-def test_larger_buckets_change_nothing(monkeypatch, how):
-    ours = wrapped(how)
+@pytest.mark.parametrize(("how", "selector"), [("dense", "arr_coc"), ("sparse", "arr_coc"), ("sparse", "look_twice")])
+def test_larger_buckets_change_nothing(monkeypatch, how, selector):
+    ours = wrapped(how, selector)
     inputs = tiny.inputs(ONE, TWO)
     wanted, logits = plain(ours, inputs, [0.4, 9])
     for steps in ((24, 320), (40, 96), (333,)):
@@ -685,8 +736,11 @@ def test_below_the_break_even_auto_keeps_all_and_says_so():
 def test_the_break_even_of_a_row_is_its_own():
     keeps, small = keep_small_whole(["auto", "auto", 0.5, "auto"], [100, 300, 100, 0], 256)
     assert keeps == [1.0, "auto", 0.5, "auto"]
-    assert small == [True, False, False, False]
-    assert break_even_tokens(torch.device("cpu")) == 0
+    assert [bool(why) for why in small] == [True, False, False, False]
+    cpu = torch.device("cpu")
+    assert break_even_tokens(cpu, recorded=True, looks=1) == 0
+    assert break_even_tokens(cpu, recorded=False, looks=2) > 64, "the small copy of 64 cells is the image itself"
+    assert break_even_tokens(cpu, recorded=False, looks=2, known=7) == 7
     mixed = wrapped()
     mixed.break_even = 50
     inputs = tiny.inputs(ONE, LARGE)
@@ -697,8 +751,9 @@ def test_the_break_even_of_a_row_is_its_own():
         assert images[1][0].tokens_kept < images[1][0].tokens_total
 
 
-def test_mini_answers_alike():
-    ours = ARRCOCQwen.from_pretrained("mini", device="cpu", fast=True)
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
+def test_mini_answers_alike(selector):
+    ours = ARRCOCQwen.from_pretrained("mini", device="cpu", fast=True, selector=selector)
     for keep in (64, 0.25):
         fast = ours.ask(sample_image(), "What colour is the hand?", keep=keep)
         ours.fast = False

@@ -31,8 +31,9 @@ def served(ours, keep, compiled: bool):
 
 
 @pytest.mark.parametrize("keep", [0.4, "auto"])
-def test_what_is_compiled_is_one_graph_and_gives_the_same(monkeypatch, caplog, keep):
-    ours = tiny.wrapped(tiny.stock(), selector="arr_coc")
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
+def test_what_is_compiled_is_one_graph_and_gives_the_same(monkeypatch, caplog, keep, selector):
+    ours = tiny.wrapped(tiny.stock(), selector=selector)
     seen = []
 
     def compile_here(function, **how):

@@ -228,6 +228,24 @@ def test_the_engines_answer_as_generate_does(bench, looked, name):
     assert [text.strip() for text in texts] == [text.strip() for text in made.answers]
 
 
+def test_foveated_is_counted_with_its_small_copies_and_asked_in_the_same_bytes(bench, looked):
+    methods = plan(bench.selectors, [16], ["foveated"], False)
+    assert {"arr_coc", "look_twice", "oracle"} <= {method.name for method in methods}
+    assert not {"divprune", "fastv", "downsampling"} & {method.name for method in methods}
+    for method in methods:
+        assert bench.engine_of(method) is bench.plain
+    made = bench.plain.run(looked, Method("look_twice", "foveated", 16))
+    assert made.tokens == [16] * 6
+    assert [len(cells) for cells in made.kept] == [16 - 4] * 6
+    assert made.prompts == list(looked.batch.prompts)
+    before = bench.owner.config
+    for context in ("never", "auto", "always"):
+        bench.owner.config, method = replace(before, context=context), Method("look_twice", "sparse", 3)
+        fast, plain = bench.fast.run(looked, method), bench.plain.run(looked, method)
+        assert (fast.kept, fast.answers) == (plain.kept, plain.answers), context
+    bench.owner.config = before
+
+
 def asked(batch):
     return list(zip(batch.ids, batch.pictures, batch.queries, strict=True))
 

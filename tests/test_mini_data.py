@@ -1,5 +1,8 @@
 """What mini is taught: cells of boxes, dense targets, packed turns, batches."""
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +21,8 @@ from studies.mini.packing import PackedText, pack_row
 from studies.mini.targets import CLASSES, dense_targets
 from studies.mini.train import ASSETS
 from studies.turns import IGNORE, Turns
+
+MINI = Path(__file__).parents[1] / "studies" / "mini"
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +93,17 @@ def test_sparse_cells_hold_the_evidence_of_what_is_asked(turns):
     assert cells.min() >= 0
     assert cells.max() < 64
     assert (batch["sparse_text"][1] >= 0).any()
+
+
+@pytest.mark.parametrize("name", ["stock-1", "stock-2"])
+def test_the_control_never_sees_an_image_with_a_cell_missing(name, turns):
+    config = read_config(MINI / f"{name}.json", seconds=100.0)
+    assert config.sparse_shares == (1.0,)
+    assert config.distractor_share == 0
+    few = dataclasses.replace(config, seconds=0.0, world="", world_share=0.0, max_images=2)
+    for index in range(2):
+        batch = MiniBatches(few, turns)[index]
+        assert torch.equal(batch["cells"], torch.arange(batch["targets"].shape[1]).expand_as(batch["cells"]))
 
 
 def test_lists_name_what_is_drawn():

@@ -4,6 +4,7 @@ Geometry comes from the model. Nothing here but the sizes differs from tests/tes
 """
 
 import pytest
+import test_fovea
 import test_qwen_equality
 import tiny
 import torch
@@ -25,8 +26,12 @@ globals().update(
     {name: test for name, test in vars(test_qwen_equality).items() if name.startswith("test_") and name != WHOLE}
 )
 
+# And of foveated encoding, what depends on the sizes.
+test_a_foveated_sequence_by_hand = test_fovea.test_it_is_the_untouched_model_on_a_sequence_put_together_by_hand
+test_foveated_rows_alone_and_together = test_fovea.test_a_row_of_a_batch_equals_the_row_alone
 
-@pytest.mark.parametrize("how", ["dense", "sparse"])
+
+@pytest.mark.parametrize("how", ["dense", "sparse", "foveated"])
 @pytest.mark.parametrize("batch", test_qwen_equality.BATCHES)
 def test_all_kept_is_the_untouched_model_bit_for_bit(batch, how):
     getattr(test_qwen_equality, WHOLE)(batch, how, "sdpa", False)
@@ -49,7 +54,7 @@ def test_patches_of_14_px_are_cut_as_the_processor_cuts_them():
 
 
 @pytest.mark.parametrize("how", ["dense", "sparse"])
-@pytest.mark.parametrize("selector", ["arr_coc", "training_free"])
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice", "training_free"])
 def test_the_recorded_path_gives_the_tokens_of_the_eager_one(how, selector):
     if (how, selector) == ("sparse", "training_free"):
         how = "dense"

@@ -45,7 +45,7 @@ def text_before(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("moe", [False, True], ids=["dense", "moe"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("how", ["dense", "sparse"])
+@pytest.mark.parametrize("how", ["dense", "sparse", "foveated"])
 @pytest.mark.parametrize("batch", BATCHES)
 @torch.no_grad()
 def test_all_kept_is_the_untouched_model_bit_for_bit(batch, how, attention, moe):

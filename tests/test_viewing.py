@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,6 +92,18 @@ def test_kept_cells_are_the_image_and_dropped_ones_are_not():
     assert np.array_equal(cells == 0, made.mask.numpy())
     assert cells[~made.mask.numpy()].min() > 0.9
     assert viewing.before_after(image, made)[0] == image
+
+
+def test_with_a_small_copy_dropped_cells_are_blurred_and_no_darker():
+    image, made = picture(), replace(selection(), periphery=(2, 2))
+    seen = np.asarray(viewing.kept_overlay(image, made.mask, made.periphery), dtype=float)
+    pixels, kept = np.asarray(image, dtype=float), made.mask.numpy().repeat(32, 0).repeat(32, 1)
+    assert np.array_equal(seen[kept], pixels[kept])
+    assert np.abs(seen[~kept] - pixels[~kept]).max() > 0
+    assert abs(seen[~kept].mean() - pixels[~kept].mean()) < 3
+    assert np.abs(np.diff(seen, axis=0))[~kept[1:]].mean() < np.abs(np.diff(pixels, axis=0))[~kept[1:]].mean()
+    assert viewing.before_after(image, made)[1] == viewing.kept_overlay(image, made.mask, (2, 2))
+    assert (made.cells_kept, made.tokens_kept) == (int(made.mask.sum()), int(made.mask.sum()) + 4)
 
 
 def test_evidence_boxes_in_shares_and_in_px_are_the_same_line():

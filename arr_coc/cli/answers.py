@@ -19,16 +19,30 @@ def notices_about(loaded: "ARRCOCQwen", question: str) -> list[str]:
 
 def summary(answer: "Answer") -> str:
     """One line about tokens and time; the first token comes after all but the decoding of the later ones."""
+    from arr_coc.qwen.answers import total_ms
+
     share = 100 * answer.tokens_kept / max(1, answer.tokens_total)
     times = answer.timings_ms
     vision, generate = times.get("vision", 0.0), times.get("generate", 0.0)
-    total = sum(value for name, value in times.items() if name != "prefill")
+    total = total_ms(times)
     first = total - generate + times.get("prefill", 0.0)
     return (
         f"visual tokens {answer.tokens_total} -> {answer.tokens_kept} ({share:.0f} % kept) · "
         f"select {total - vision - generate:.0f} ms · vision {vision:.0f} ms · first token after {first:.0f} ms · "
         f"{total:.0f} ms in all"
     )
+
+
+def looks_line(answer: "Answer") -> list[str]:
+    """What each look gave and cost, where there was more than one."""
+    if len(answer.looks) < 2:
+        return []
+    told = (f"{look.tokens_kept} tokens, {sureness(look.confidence)}, {look.ms:.0f} ms" for look in answer.looks)
+    return [f"looked {len(answer.looks)} times: {'; '.join(told)}"]
+
+
+def sureness(confidence: float | None) -> str:
+    return "not known how sure" if confidence is None else f"{confidence:.0%} sure"
 
 
 def write_overlay(
@@ -47,7 +61,9 @@ def write_overlay(
 
     pictures = read_images(list(pictures))
     if answer.tokens_kept < answer.tokens_total:
-        drawn = [kept_overlay(one, made.mask) for one, made in zip(pictures, answer.selection, strict=True)]
+        drawn = [
+            kept_overlay(one, made.mask, made.periphery) for one, made in zip(pictures, answer.selection, strict=True)
+        ]
     else:
         looked = looked_at(loaded, pictures, question, answer.text, history)
         drawn = [heat_overlay(one, heat) for one, heat in zip(pictures, looked, strict=True)]

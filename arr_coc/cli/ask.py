@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_coc.cli import typed
-from arr_coc.cli.answers import notices_about, summary, write_overlay
-from arr_coc.cli.loading import default_keep, load
+from arr_coc.cli.answers import looks_line, notices_about, summary, write_overlay
+from arr_coc.cli.loading import load
 from arr_coc.cli.terminal import notes, set_verbosity
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ def ask(
     selector: typed.SelectorName = "auto",
     encoding: typed.Encoding = None,
     max_new_tokens: typed.MaxNewTokens = 128,
+    look_again: Annotated[
+        bool,
+        typer.Option("--look-again", help="Ask again with twice the tokens, up to all, until it is sure."),
+    ] = False,
     overlay: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a picture of what was kept, or of where it looked.")
     ] = None,
@@ -48,14 +52,14 @@ def ask(
     dial = None if keep is None else typed.parse_keep(keep)
     pictures = read_images(images)  # before the model: a mistake is told at once
     loaded = load(model, selector, encoding, seed=seed, quiet=quiet)
-    dial = default_keep(loaded) if dial is None else dial
-    answer = loaded.ask(pictures, question, keep=dial, max_new_tokens=max_new_tokens)
+    dial = loaded.keep if dial is None else dial
+    answer = loaded.ask(pictures, question, keep=dial, max_new_tokens=max_new_tokens, look_again=look_again)
     notices = notices_about(loaded, question)
     if as_json:
         typer.echo(json.dumps(as_document(answer, model, dial, [*loaded.notices, *notices]), ensure_ascii=False))
     else:
         typer.echo(answer.text)
-    notes((*notices, summary(answer)), quiet)
+    notes((*notices, *looks_line(answer), summary(answer)), quiet)
     if overlay is not None:  # last: should it fail, the answer is not lost
         write_overlay(overlay, loaded, pictures, question, answer)
 
@@ -68,10 +72,25 @@ def as_document(answer: "Answer", model: str, keep: float | int | str, notices: 
         "keep": keep,
         "tokens_total": answer.tokens_total,
         "tokens_kept": answer.tokens_kept,
+        "confidence": _rounded(answer.confidence),
+        "looks": [
+            {"tokens_kept": look.tokens_kept, "confidence": _rounded(look.confidence), "ms": round(look.ms, 2)}
+            for look in answer.looks
+        ],
         "images": [
-            {"grid": list(image.grid), "kept": image.kept.tolist(), "strategy": image.strategy, "reason": image.reason}
+            {
+                "grid": list(image.grid),
+                "kept": image.kept.tolist(),
+                "periphery": None if image.periphery is None else list(image.periphery),
+                "strategy": image.strategy,
+                "reason": image.reason,
+            }
             for image in answer.selection
         ],
         "timings_ms": {name: round(value, 2) for name, value in answer.timings_ms.items()},
         "notices": notices,
     }
+
+
+def _rounded(confidence: float | None) -> float | None:
+    return None if confidence is None else round(confidence, 4)

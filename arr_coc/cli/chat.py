@@ -14,7 +14,7 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import notices_about, summary, write_overlay
-from arr_coc.cli.loading import default_keep, load
+from arr_coc.cli.loading import load
 from arr_coc.cli.run import EXIT_BAD_INPUT, failed
 from arr_coc.cli.terminal import PROMPT, is_terminal, note, notes, read_line, set_verbosity, stop_at_interrupt
 
@@ -74,7 +74,7 @@ def chat(
     loaded = load(model, selector, encoding, seed=seed, quiet=quiet)
     if history is None:
         history = not is_mini(loaded.processor.tokenizer)
-    session = ChatSession(loaded, sources, pictures, default_keep(loaded) if dial is None else dial, history)
+    session = ChatSession(loaded, sources, pictures, loaded.keep if dial is None else dial, history)
     session.max_new_tokens, session.quiet = max_new_tokens, quiet
     if not quiet and is_terminal(sys.stdin):
         names = ", ".join(source.name for source in sources)

@@ -34,7 +34,9 @@ def evaluate(
         typed.Texts,
         typer.Option(help="Fraction KEPT (0.25) or number of tokens (64); may be repeated. By the size if left out."),
     ] = None,
-    encoding: Annotated[typed.Texts, typer.Option(help="sparse, dense; may be repeated. Both if left out.")] = None,
+    encoding: Annotated[
+        typed.Texts, typer.Option(help="sparse, foveated, dense; may be repeated. sparse and dense if left out.")
+    ] = None,
     side: Annotated[typed.Numbers, typer.Option(min=96, help="px of square scenes; may be repeated.")] = None,
     questions: Annotated[int, typer.Option(min=1, help="Questions per dataset and size.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
@@ -87,7 +89,8 @@ def bench(
         typed.Texts, typer.Option(help="eager, graphs, compiled; may be repeated. The first two if left out.")
     ] = None,
     sight: Annotated[
-        typed.Texts, typer.Option(help="Of a shape's selector: textures, stem, glance; may be repeated.")
+        typed.Texts,
+        typer.Option(help="What chooses: textures, stem, glance of ARR-COC, or look_twice; may be repeated."),
     ] = None,
     text: Annotated[int, typer.Option(min=4, help="Text tokens.")] = 50,
     decode: Annotated[int, typer.Option(min=0, help="Tokens after the first whose time is taken, at batch 1.")] = 0,

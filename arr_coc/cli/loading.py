@@ -86,8 +86,3 @@ def check_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         if wanted in (int, float) and not isinstance(value, (int, wanted)):
             raise ValueError(f"selector {name}: {key}={value} is no {wanted.__name__}; write such as {name}:{key}=1")
     return settings
-
-
-def default_keep(loaded: "ARRCOCQwen") -> float | str:
-    """The dial where none is given: a choice where one was learned, else all."""
-    return "auto" if loaded.config.trained else 1.0

@@ -103,7 +103,7 @@ def writers(image: "Image.Image", selection: "ImageSelection") -> dict[str, Call
 
     relevance = selection.relevance
     made: dict[str, Callable[[Path], None]] = {
-        "kept": pictured(kept_overlay, image, selection.mask),
+        "kept": pictured(kept_overlay, image, selection.mask, selection.periphery),
         "scorers": pictured(scorer_panels, image, selection),
         "slider": lambda path: write_whole(path, slider_html(*before_after(image, selection))),
         "tokens": lambda path: save_table(token_rows(selection), path),

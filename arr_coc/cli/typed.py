@@ -37,20 +37,21 @@ Model = Annotated[str, typer.Option(metavar="NAME", help=f"{MODELS}.")]
 PART = 'Part KEPT: a fraction such as 0.25, a number of tokens such as 256, or "auto".'
 KeepDial = Annotated[
     str | None,
-    typer.Option(metavar="PART", help=f"{PART} If left out: auto where a selector is trained, else 1.0."),
+    typer.Option(metavar="PART", help=f"{PART} If left out: auto."),
 ]
 SelectorName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="How tokens are chosen: auto, arr_coc, training_free, even_grid, random, ...; settings as NAME:KEY=VALUE.",
+        help="How tokens are chosen: auto, arr_coc, look_twice, even_grid, random, ...; settings as NAME:KEY=VALUE.",
     ),
 ]
 Encoding = Annotated[
     str | None,
     typer.Option(
         metavar="HOW",
-        help="auto, dense (choose after the ViT), sparse (before it) or weighted. If left out: as the model says.",
+        help="auto, dense (choose after the ViT), sparse (before it), foveated (likewise, beside a small copy) or "
+        "weighted. If left out: as the model says.",
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(min=1, max=4096, metavar="N", help="Length of the answer at most, tokens.")]

@@ -77,7 +77,7 @@ def _told(asked: Inquiry, answer: Answer, heat_HW: Tensor | None, notices: list[
         title = "relevance for the question" if chosen else "where the answer looked"
         heat = heatmap(picture, heat_HW, kept_HW=choice.mask if chosen else None, title=title)
     label = RELEVANCE if chosen else ATTENTION
-    return Told(answer.text, kept_overlay(picture, choice.mask), heat, label, stats(answer, notices))
+    return Told(answer.text, kept_overlay(picture, choice.mask, choice.periphery), heat, label, stats(answer, notices))
 
 
 def ask_tab(models: Models, side: Left, tabs: Any) -> None:

@@ -55,7 +55,7 @@ def compare(models: Models, names: Sequence[str], chosen: Sequence[str], asked: 
         answers.append((f"{way.selector}, {way.model}" if len(names) > 1 else way.selector, way.answer))
     picture, choices = shown(asked.image), [answer.selection[0] for _, answer in answers]
     kept = [
-        (kept_overlay(picture, choice.mask), f"{label}: {answer.text}")
+        (kept_overlay(picture, choice.mask, choice.periphery), f"{label}: {answer.text}")
         for (label, answer), choice in zip(answers, choices, strict=True)
     ]
     chose = [choice for choice in choices if choice.tokens_kept < choice.tokens_total]

@@ -49,7 +49,7 @@ def look(models: Models, name: str, asked: Inquiry) -> Look:
 
 
 def kept_picture(looked: Look) -> Image.Image:
-    return kept_overlay(looked.picture, looked.choice.mask)
+    return kept_overlay(looked.picture, looked.choice.mask, looked.choice.periphery)
 
 
 def maps_pictures(looked: Look) -> list[tuple[Image.Image, str]]:
@@ -75,7 +75,7 @@ def homunculus_picture(looked: Look) -> Image.Image:
 def balance(looked: Look) -> str:
     """Markdown: the weights and the tensions in numbers, and what was done with them."""
     choice = looked.choice
-    told = [f"**{choice.tokens_kept}** of {choice.tokens_total} cells kept: {choice.reason}."]
+    told = [f"**{choice.cells_kept}** of {choice.tokens_total} cells kept: {choice.reason}."]
     rows = [(f"weight of the {name} map", value) for name, value in choice.weights.items()]
     for name, value in choice.tensions.items():
         low, high = TENSION_ENDS[name]
@@ -130,7 +130,7 @@ def second_question(models: Models, name: str, looked: Look, question: str | Non
     both = int((looked.choice.mask & other.mask).sum())
     either = int((looked.choice.mask | other.mask).sum())
     line = (
-        f"First question: {looked.choice.tokens_kept} cells. Second: {other.tokens_kept}. "
+        f"First question: {looked.choice.cells_kept} cells. Second: {other.cells_kept}. "
         f"In common: {both}, which is {share(both, either)} of all that either keeps."
     )
     return difference(looked.picture, looked.choice, other), line

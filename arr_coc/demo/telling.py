@@ -28,12 +28,20 @@ def stats(answer: Answer, notices: Sequence[str] = ()) -> str:
     parts = " · ".join(f"{name} {value:.0f} ms" for name, value in times.items())
     part = share(answer.tokens_kept, answer.tokens_total)
     lines = [
-        f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens ({part} kept)",
+        f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens ({part} kept)" + _sureness(answer),
         f"**{sum(times.values()):.0f} ms** in all: {parts}",
         f"Why these: {answer.selection[0].reason}.",
         *(f"Note: {notice}." for notice in notices),
     ]
     return "\n\n".join(lines)
+
+
+def _sureness(answer: Answer) -> str:
+    """How sure it is and, where it looked again, after how many looks; nothing where that is not known."""
+    if answer.confidence is None:
+        return ""
+    looks = len(answer.looks)
+    return f" · **{answer.confidence:.0%}** sure" + (f" after {looks} looks" if looks > 1 else "")
 
 
 def notices_about(owner: ARRCOCQwen, question: str) -> list[str]:

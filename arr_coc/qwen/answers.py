@@ -1,4 +1,4 @@
-"""What comes back: the answer, what was kept of each image and why, and how long it took."""
+"""What comes back: the answer, how sure it is, what was kept of each image and why, and how long it took."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,20 @@ class ImageSelection:
     tensions: dict[str, float]
     strategy: str
     reason: str
+    periphery: tuple[int, int] | None = None  # cells of the small copy that the language model saw as well
 
     @property
     def tokens_total(self) -> int:
         return self.grid[0] * self.grid[1]
 
     @property
-    def tokens_kept(self) -> int:
+    def cells_kept(self) -> int:
         return int(self.kept.shape[0])
+
+    @property
+    def tokens_kept(self) -> int:
+        """Visual tokens of this image that the language model saw: kept cells, and those of the small copy."""
+        return self.cells_kept + (self.periphery[0] * self.periphery[1] if self.periphery else 0)
 
     @property
     def mask(self) -> Tensor:
@@ -41,16 +47,35 @@ class ImageSelection:
 
 
 @dataclass(frozen=True, slots=True)
+class LookTaken:
+    """One look at the images: what it cost, and how sure the answer was after it."""
+
+    tokens_kept: int
+    confidence: float | None
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """The model's answer to one question."""
+    """The model's answer to one question. Where it looked again, all but `looks` is of the last look."""
 
     text: str
     selection: list[ImageSelection]  # one per image
     tokens_total: int  # visual tokens of the untouched model
     tokens_kept: int  # visual tokens that the language model saw
-    timings_ms: dict[str, float]
+    timings_ms: dict[str, float]  # "prefill" is a part of "generate"
+    confidence: float | None = None  # probability of its least likely token; None: not known, as with beams
+    looks: tuple[LookTaken, ...] = ()  # in order
 
     @classmethod
-    def of(cls, text: str, images: list[ImageSelection], timings_ms: dict[str, float]) -> "Answer":
+    def of(
+        cls, text: str, images: list[ImageSelection], timings_ms: dict[str, float], confidence: float | None
+    ) -> "Answer":
         total, kept = sum(image.tokens_total for image in images), sum(image.tokens_kept for image in images)
-        return cls(text, images, total, kept, timings_ms)
+        look = LookTaken(kept, confidence, total_ms(timings_ms))
+        return cls(text, images, total, kept, timings_ms, confidence, (look,))
+
+
+def total_ms(timings_ms: dict[str, float]) -> float:
+    """Of all parts together."""
+    return sum(ms for part, ms in timings_ms.items() if part != "prefill")

@@ -7,7 +7,7 @@ shortened, so that a later call can go on counting.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +18,15 @@ from arr_coc.config import Keep
 from arr_coc.layer import straight_through_gate
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.first_look import begun_alike
 from arr_coc.qwen.language import Begun, begin, go_on
-from arr_coc.qwen.looking import Choice, Looker, keep_everything, keep_weighted
+from arr_coc.qwen.looking import Choice, Looker, Shown, keep_everything, keep_weighted
+from arr_coc.qwen.periphery import widen
 from arr_coc.qwen.request import Compact, Request, mark, shorten, with_small_images
 from arr_coc.qwen.streaming import PromptRestorer
 from arr_coc.timing import Stopwatch
+
+BEFORE = ("sparse", "foveated")  # encodings that choose before the ViT
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Prepared:
     images: list[list[ImageSelection]]  # per sample, per image
     stopwatch: Stopwatch
     begun: Begun | None = None  # what the language model did already, where the choice needed that
+    left: Tensor | None = None  # columns that are left of what was begun; None: those of `compact`
 
     @property
     def attention_mask(self) -> Tensor:
@@ -44,7 +49,9 @@ class Prepared:
 
     def runner(self, stock: Any) -> Any:
         """What to run on these inputs: the stock model, or a view of it that goes on where the choice was made."""
-        return stock if self.begun is None else go_on(stock, self.begun, self.compact.columns)
+        if self.begun is None:
+            return stock
+        return go_on(stock, self.begun, self.compact.columns if self.left is None else self.left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class Preparer:
     """Everything between the processor's output and the language model, under the settings as they are now."""
 
     looker: Looker
-    encoding: str  # dense, sparse or weighted
+    encoding: str  # dense, sparse, foveated or weighted
     pad_id: int
     shared: Callable[[], Any] | None = None  # gives visual tokens that were made before, in place of encoding
 
@@ -72,6 +79,8 @@ class Preparer:
                 request.pixel_values_videos, request.video_grid_thw, return_dict=True
             )
         choice, features, begun = self._choose_and_encode(request, positions_3BL, videos, stopwatch)
+        if any(image.periphery for image in choice.images):
+            return self._with_periphery(request, positions_3BL, choice, {"image": features, **videos}, stopwatch)
         short = shorten(request, positions_3BL, choice.indices, self.looker.config.position_policy, self.pad_id)
         return Prepared(short, {"image": features, **videos}, _by_sample(request, choice), stopwatch, begun)
 
@@ -84,10 +93,68 @@ class Preparer:
             rows = self._small_rows(request, grids)
             small, short = with_small_images(request, grids, self.looker.model.config, self.pad_id, rows)
         prepared = self._prepare(small, stopwatch)
-        found = prepared.compact.columns
-        columns = short.columns.gather(1, found.clamp(min=0)).masked_fill(found < 0, -1)
-        counted = replace(prepared.compact, columns=columns, dropped=short.dropped)
+        counted = replace(prepared.compact.told_in(short.columns), dropped=short.dropped)
         return replace(prepared, compact=counted, images=_by_sample(request, choice))
+
+    def _with_periphery(
+        self, request: Request, positions_3BL: Tensor, choice: Choice, encoded: dict[str, Any], stopwatch: Stopwatch
+    ) -> Prepared:
+        """Put small copies of the images before the chosen windows, whose visual tokens are in `encoded`."""
+        config, stock = self.looker.config, self.looker.model.model
+        grids = [image.periphery for image in choice.images]
+        with stopwatch.part("periphery"):
+            assert choice.shown is not None
+            copies = self._copies(request, choice.shown, grids)
+            wide = widen(request, positions_3BL, grids, stock, config.periphery, self.pad_id)
+            indices = wide.kept(choice.indices)
+            short = shorten(wide.request, wide.positions_3BV, indices, config.position_policy, self.pad_id)
+            features = wide.features(encoded["image"], copies)
+            begun, left = self._read_already(request, choice, short) or (None, None)
+        counted, images = short.told_in(wide.source_BV), _by_sample(request, choice)
+        return Prepared(counted, encoded | {"image": features}, images, stopwatch, begun, left)
+
+    def _copies(self, request: Request, shown: Shown, grids: list[vision.Grid | None]) -> list[Any]:
+        """Visual tokens and DeepStack levels of the small copies: those of the first look where they are the same."""
+        wanted = {image: grid for image, grid in enumerate(grids) if grid is not None}
+        made: dict[int, tuple[Tensor, ...]] = {}
+        training = self.looker.strict  # which wants gradients, and remembers nothing
+        if shown.first is not None and not training:
+            known = zip(shown.first.grids, shown.first.features, strict=True)
+            made = {image: levels for image, (grid, levels) in enumerate(known) if wanted.get(image) == grid}
+        new = [image for image in wanted if image not in made]
+        if new:
+            looker, pixels = self.looker.first_looker(), self._pixels(request, shown)
+            keys = range(len(grids)) if training else looker.keys(request)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and training):
+                levels = looker.glimpse([wanted[n] for n in new], [pixels[n] for n in new], [keys[n] for n in new])
+            made |= dict(zip(new, levels, strict=True))
+        return [made.get(image) for image in range(len(grids))]
+
+    def _pixels(self, request: Request, shown: Shown) -> Sequence[Tensor]:
+        return self.looker.pixels(request) if shown.pixels is None else shown.pixels
+
+    def _read_already(self, request: Request, choice: Choice, short: Compact) -> tuple[Begun, Tensor] | None:
+        """What the first look read of the prompts as they begin now; None where it looked at nothing of the kind."""
+        first = None if choice.shown is None else choice.shown.first
+        two_images = self.looker.config.periphery == "images"
+        if first is None or not two_images or torch.is_grad_enabled() or hasattr(self.looker.model, "_hf_hook"):
+            return None
+        prefixes = list(first.prefixes)
+        for sample, grid, image in zip(request.layout.sample_of, first.grids, choice.images, strict=True):
+            if image.periphery != grid:
+                prefixes[sample] = None
+        return begun_alike(prefixes, short.input_ids, short.attention_mask, short.position_ids[1:])
+
+    def _context(self, request: Request, choice: Choice) -> list[vision.Context | None] | None:
+        """Small copies for the windows of each image to attend to; None for an image that is there as a whole."""
+        grids = [self.looker.context_grid(image.grid, image.cells_kept) for image in choice.images]
+        if choice.shown is None or not any(grids):
+            return None
+        geometry, pixels = self.looker.geometry, self._pixels(request, choice.shown)
+        return [
+            None if small is None else (small, vision.glance_rows(picture.unsqueeze(0), small, geometry)[0])
+            for picture, small in zip(pixels, grids, strict=True)
+        ]
 
     def _small_rows(self, request: Request, grids: list[vision.Grid]) -> list[Tensor]:
         """The patches of each image at its smaller size; those of an image that keeps its size are left as they are."""
@@ -107,9 +174,12 @@ class Preparer:
             choice = keep_everything(request.layout.grids, device, "keep_all", why)
             return choice, self._encode(request, choice.indices, stopwatch), None
         self._check()
-        if self.encoding == "sparse":
-            choice = self.looker.choose(request, request.keeps, stopwatch)
-            return choice, self._gate(self._encode(request, choice.indices, stopwatch), choice), None
+        if self.encoding in BEFORE:
+            choice = self.looker.choose(request, request.keeps, stopwatch, foveated=self.encoding == "foveated")
+            with stopwatch.part("periphery"):
+                context = self._context(request, choice)
+            features = self._encode(request, choice.indices, stopwatch, context)
+            return choice, self._gate(features, choice), None
         features = self._encode(request, None, stopwatch)
         begun = self._begin(request, positions_3BL, {"image": features, **videos}, stopwatch)
         # Weighted encoding keeps every token and uses the relevance alone: any budget short of all makes one.
@@ -127,10 +197,15 @@ class Preparer:
         """Whether the selector can work with these settings."""
         selector = self.looker.selector
         name = selector.name
-        if self.encoding == "sparse" and selector.reads_tokens:
+        if self.encoding in BEFORE and selector.reads_tokens:
             raise ValueError(
-                f"encoding='sparse' chooses before the ViT, but selector {name!r} reads its output: "
-                "use encoding='dense', or selector='arr_coc'"
+                f"encoding={self.encoding!r} chooses before the ViT, but selector {name!r} reads its output: "
+                "use encoding='dense', or selector='look_twice'"
+            )
+        if self.encoding == "foveated" and selector.resizes:
+            raise ValueError(
+                f"encoding='foveated' shows windows at full size, but selector {name!r} resizes images: "
+                "use encoding='dense', or selector='look_twice'"
             )
         if self.encoding == "weighted" and not selector.gives_relevance:
             raise ValueError(
@@ -158,13 +233,19 @@ class Preparer:
         with stopwatch.part("first layers"):
             return begin(self.looker.model, _model_inputs(whole, encoded), layers)
 
-    def _encode(self, request: Request, indices: list[Tensor] | None, stopwatch: Stopwatch) -> Any:
+    def _encode(
+        self,
+        request: Request,
+        indices: list[Tensor] | None,
+        stopwatch: Stopwatch,
+        context: list[vision.Context | None] | None = None,
+    ) -> Any:
         if self.shared is not None:
             return self.shared()
         model = self.looker.model
         with stopwatch.part("vision"):
-            if self.encoding == "sparse" and indices is not None:
-                return vision.encode_sparse(model, request.pixel_values, request.image_grid_thw, indices)
+            if self.encoding in BEFORE and indices is not None:
+                return vision.encode_sparse(model, request.pixel_values, request.image_grid_thw, indices, context)
             inside = indices is None and self.looker.selector.reads_received
             return vision.encode_dense(model, request.pixel_values, request.image_grid_thw, inside)
 
@@ -239,6 +320,8 @@ def generate(model: Any, input_ids: Tensor, prepared: Prepared, streamer: Prompt
     length = prepared.compact.input_ids.shape[1]
     shift_lengths(kwargs, length - input_ids.shape[1])
     runner = prepared.runner(model)
+    if streamer is not None:
+        streamer.start()
     output = runner.generate(**prepared.model_inputs(), streamer=streamer, **kwargs)
     sequences = output if isinstance(output, Tensor) else output.sequences
     # Several sequences of one prompt are next to each other.

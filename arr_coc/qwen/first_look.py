@@ -24,7 +24,7 @@ from transformers.masking_utils import create_causal_mask
 
 from arr_coc.config import FirstLook, channel_names
 from arr_coc.qwen import vision
-from arr_coc.qwen.language import attention_row, keys_of
+from arr_coc.qwen.language import Begun, attention_row, keys_of
 from arr_coc.qwen.request import Layout, Request, with_small_images
 from arr_coc.qwen.vision import Geometry, Grid
 from arr_coc.records import TexturePyramid
@@ -90,10 +90,13 @@ def weights_stamp(model: Any) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class FirstSeen:
-    """What came of a first look."""
+    """What came of a first look: lists are of the images of a request, `prefixes` of its rows."""
 
-    attended: list[Tensor]  # per image of the request [N], fp32: where the language model looked
+    attended: list[Tensor]  # [N], fp32: where the language model looked
     keys: list[Hashable]  # what each image is known by
+    grids: list[Grid]  # cells of the small copies
+    features: list[tuple[Tensor, ...]]  # visual tokens and DeepStack levels of the small copies, [h w, D] each
+    prefixes: "list[ReadPrefix | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +124,23 @@ class FirstLooker:
         these are the same. Only in that case can anything be remembered.
         """
         places = list(range(len(images))) if image_of is None else list(image_of)
-        keys: list[Hashable] = self._keys(request) if remember and image_of is None else [*places]
+        keys: list[Hashable] = self.keys(request) if remember and image_of is None else [*places]
         grids = [self.settings.grid(grid) for grid in request.layout.grids]
         small, _ = with_small_images(request, grids, self.model.config, self.pad_id)
         positions_3RL, _ = self.model.model.get_rope_index(
             small.input_ids, small.layout.types_BL, small.image_grid_thw, None, small.attention_mask
         )
         first = [places.index(number) for number in range(len(images))]
-        features = self._glimpse([grids[n] for n in first], images, [keys[n] for n in first])
+        glimpsed = self.glimpse([grids[n] for n in first], images, [keys[n] for n in first])
+        features = [glimpsed[place] for place in places]
         prompts = SmallPrompts(small.input_ids, small.attention_mask, positions_3RL, small.layout)
         layers = self.settings.layers(self.model.config.text_config.num_hidden_layers)
-        maps = attended(self.model, prompts, [features[place] for place in places], keys, layers, self.memory)
-        spread = [spread_over(one, grid).flatten() for one, grid in zip(maps, request.layout.grids, strict=True)]
-        return FirstSeen(spread, keys)
+        maps, prefixes = attended(self.model, prompts, features, keys, layers, self.memory)
+        found = zip(maps, request.layout.grids, strict=True)
+        spread = [spread_over(one.unsqueeze(0), grid).flatten() for one, grid in found]
+        return FirstSeen(spread, keys, grids, features, prefixes)
 
-    def _keys(self, request: Request) -> list[Hashable]:
+    def keys(self, request: Request) -> list[Hashable]:
         """What each image is known by: its content where that is at hand, else its place in this request alone."""
         given = request.original_image
         if given is None:
@@ -144,7 +149,7 @@ class FirstLooker:
         made = [content_key(image) if isinstance(image, Tensor) else None for image in given]
         return [place if key is None else (key, stamp) for place, key in enumerate(made)]
 
-    def _glimpse(
+    def glimpse(
         self, grids: Sequence[Grid], images: Sequence[Tensor], keys: Sequence[Hashable]
     ) -> list[tuple[Tensor, ...]]:
         """What the ViT makes of small copies of images: visual tokens and DeepStack levels, `[h w, D]` each."""
@@ -198,6 +203,14 @@ class _Part:
     positions_3S: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPrefix:
+    """The start of a prompt, and what the first layers made of it, as `_read_prefixes` gives it."""
+
+    part: _Part
+    states: tuple[Tensor, ...]
+
+
 def attended(
     model: Any,
     prompts: SmallPrompts,
@@ -205,8 +218,10 @@ def attended(
     keys: Sequence[Hashable],
     layers: int,
     memory: Memory,
-) -> list[Tensor]:
+) -> tuple[list[Tensor], list[ReadPrefix | None]]:
     """Attention of each prompt's last token to the cells of each small copy, `[h, w]` fp32, mean over heads and layers.
+
+    Also what was made of the start of each row, None for rows without an image.
 
     `features` are the visual tokens of each image and its DeepStack levels, `[h w, D]` each; `keys` say which images
     are the same one: a number is a place in this call, all others are remembered. All cells of a row sum to at most 1.
@@ -242,7 +257,8 @@ def attended(
         grids = [prompts.layout.grids[image] for image in of_row[row]]
         cells = attended_P[: prefix.shape[0]][prefix == image_id].split([height * width for height, width in grids])
         found += [one.view(grid) for one, grid in zip(cells, grids, strict=True)]
-    return found
+    starts = [ReadPrefix(rows[row][0], states[names[row]]) if images else None for row, images in enumerate(of_row)]
+    return found, starts
 
 
 def _split(prompts: SmallPrompts, row: int) -> tuple[_Part, _Part]:
@@ -267,7 +283,10 @@ def _padded(parts: Sequence[_Part]) -> tuple[Tensor, Tensor, Tensor]:
 def _read_prefixes(
     model: Any, parts: Sequence[_Part], features: Sequence[Sequence[tuple[Tensor, ...]]], layers: int
 ) -> list[tuple[Tensor, ...]]:
-    """Keys and values of each prefix, `[G, P, d]`: of all `layers` but the last, then the keys of that one."""
+    """Keys and values of each prefix, `[G, P, d]`: of all `layers` but the last.
+
+    Then the keys of that one, and what goes into it, `[1, P, D]`.
+    """
     language = model.model.language_model
     ids_UP, mask_UP, positions_3UP = _padded(parts)
     visual_UP = (ids_UP == model.config.image_token_id) & mask_UP
@@ -282,7 +301,7 @@ def _read_prefixes(
         if number + 1 < len(levels):
             hidden = language._deepstack_process(hidden, visual_UP, levels[number + 1].to(hidden.dtype))
     states = [state for layer in cache.layers[: layers - 1] for state in (layer.keys, layer.values)]
-    states.append(keys_of(language.layers[layers - 1], hidden, rotation))
+    states += [keys_of(language.layers[layers - 1], hidden, rotation), hidden.unsqueeze(1)]
     return [tuple(state[row, :, : part.ids_S.shape[0]].clone() for state in states) for row, part in enumerate(parts)]
 
 
@@ -296,7 +315,7 @@ def _read_suffixes(model: Any, parts: Sequence[_Part], states: Sequence[tuple[Te
     longest = max(lengths)
     before = [
         torch.stack([F.pad(state, (0, 0, 0, longest - state.shape[1])) for state in several])
-        for several in zip(*states, strict=True)
+        for several in zip(*(held[:-1] for held in states), strict=True)
     ]
     mask_RP = torch.arange(longest, device=ids_RS.device) < torch.tensor(lengths, device=ids_RS.device).unsqueeze(1)
     mask_RL = torch.cat([mask_RP, mask_RS], dim=1)
@@ -320,8 +339,45 @@ def _read_suffixes(model: Any, parts: Sequence[_Part], states: Sequence[tuple[Te
     return total_RL[:, :longest] / layers
 
 
-def spread_over(attended_hw: Tensor, grid: Grid) -> Tensor:
-    """A map over a small copy brought to the image's own cells, `[H, W]`, with the same sum but for the borders."""
-    small = attended_hw.shape[0] * attended_hw.shape[1]
-    wide = F.interpolate(attended_hw[None, None], size=grid, mode="bilinear", align_corners=False)[0, 0]
+def begun_alike(
+    prefixes: Sequence[ReadPrefix | None], ids_BM: Tensor, mask_BM: Tensor, positions_3BM: Tensor
+) -> tuple[Begun, Tensor] | None:
+    """What was read of the start of each row, for longer rows that begin alike; None where that saves nothing.
+
+    Ids, positions and images must be the same. All rows go on from one column: the first where one of them differs.
+    Also returns the columns of that start, -1 for padding.
+    """
+    layers = max([len(one.states) // 2 - 1 for one in prefixes if one is not None], default=0)
+    starts = mask_BM.long().argmax(-1).tolist()
+    ends = [start + _alike(one, ids_BM[row, start:], positions_3BM[:, row, start:])
+            for row, (one, start) in enumerate(zip(prefixes, starts, strict=True))]  # fmt: skip
+    end = min(ends)
+    if not layers or end <= min(starts):
+        return None
+    known = next(one for one in prefixes if one is not None)
+    rows = []
+    for one, start in zip(prefixes, starts, strict=True):
+        length = max(0, end - start)  # a row without a prefix is all padding up to there
+        states = [state[:, :length] for state in (one or known).states]
+        rows.append([F.pad(state, (0, 0, end - length, 0)) for state in states])
+    *both, _, hidden = (torch.stack(states) for states in zip(*rows, strict=True))
+    mask = mask_BM[:, :end].bool()
+    columns = torch.arange(end, device=mask.device).expand_as(mask).masked_fill(~mask, -1)
+    return Begun(layers, hidden.squeeze(1), both[::2], both[1::2], mask, None), columns
+
+
+def _alike(prefix: ReadPrefix | None, ids_S: Tensor, positions_3S: Tensor) -> int:
+    """Number of tokens at the start of a row that are those of the prefix, at the same positions."""
+    if prefix is None:
+        return 0
+    length = min(prefix.part.ids_S.shape[0], ids_S.shape[0])
+    same = prefix.part.ids_S[:length] == ids_S[:length]
+    same &= (prefix.part.positions_3S[:, :length] == positions_3S[:, :length]).all(0)
+    return int(same.long().cumprod(0).sum())
+
+
+def spread_over(attended_Bhw: Tensor, grid: Grid) -> Tensor:
+    """Maps over small copies brought to their images' own cells, `[B, H, W]`, with the same sum but for the borders."""
+    small = attended_Bhw.shape[1] * attended_Bhw.shape[2]
+    wide = F.interpolate(attended_Bhw.unsqueeze(1), size=grid, mode="bilinear", align_corners=False).squeeze(1)
     return wide * (small / (grid[0] * grid[1]))

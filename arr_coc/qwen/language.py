@@ -42,7 +42,7 @@ class Begun:
     keys: list[Tensor]  # per layer [B, G, L, d]
     values: list[Tensor]
     mask_BL: Tensor  # bool, False for padding
-    attended_BL: Tensor  # attention of each row's last token at layer K, mean over heads, fp32
+    attended_BL: Tensor | None  # attention of each row's last token at layer K, mean over heads, fp32; None: not asked
 
 
 def begin(model: Any, inputs: dict[str, Any], layers: int) -> Begun:
@@ -57,7 +57,10 @@ def begin(model: Any, inputs: dict[str, Any], layers: int) -> Begun:
 
 
 def go_on(model: Any, begun: Begun, columns_BM: Tensor) -> Any:
-    """The stock model, for a sequence whose first layers are done and of which `columns_BM` (-1: padding) are left."""
+    """The stock model, for a sequence whose start went through the first layers; `columns_BM` are left of that start.
+
+    Negative columns are padding. What follows the start goes through all layers.
+    """
     return _with_language_model(model, _LaterLayers(model.model.language_model, begun, columns_BM))
 
 
@@ -136,7 +139,7 @@ def _together(parts: list[Begun]) -> Begun:
         [torch.cat(one) for one in zip(*states, strict=True)]
         for states in ([part.keys for part in parts], [part.values for part in parts])
     )
-    rows = [(part.hidden_BLD, part.mask_BL, part.attended_BL) for part in parts]
+    rows = [(part.hidden_BLD, part.mask_BL, part.attended_BL) for part in parts if part.attended_BL is not None]
     hidden_BLD, mask_BL, attended_BL = (torch.cat(one) for one in zip(*rows, strict=True))
     return Begun(parts[0].layers, hidden_BLD, keys, values, mask_BL, attended_BL)
 
@@ -178,7 +181,7 @@ def last_attention(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tenso
 
 
 class _LaterLayers(_StandIn):
-    """Stands in for the language model: goes on where the first layers stopped, then takes new tokens one by one."""
+    """Stands in for the language model: goes on where the first layers stopped, and takes what follows through all."""
 
     def __init__(self, language: Any, begun: Begun, columns_BM: Tensor) -> None:
         super().__init__()
@@ -198,15 +201,28 @@ class _LaterLayers(_StandIn):
         attention_mask: Tensor | None = None,
         past_key_values: Any = None,
         use_cache: bool | None = None,
-        **_: Any,
+        visual_pos_masks: Tensor | None = None,
+        deepstack_visual_embeds: list[Tensor] | None = None,
+        **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Keywords about DeepStack and recording are left aside: the levels are in already, nothing is recorded."""
-        language, cache = self.language, past_key_values
-        if cache is None and use_cache is not False:
-            cache = DynamicCache(config=language.config)
-        past = 0 if cache is None else cache.get_seq_length()
-        if past == 0 and inputs_embeds.shape[1] != self.hidden_BMD.shape[1]:
-            raise ValueError("a choice inside the language model cannot be made again for every token: use the cache")
+        """As the stock's, but where something was dropped nothing is recorded."""
+        language = self.language
+        cache = DynamicCache(config=language.config) if past_key_values is None else past_key_values
+        past, levels = cache.get_seq_length(), deepstack_visual_embeds or []
+        recorded = kwargs.get("output_attentions") or kwargs.get("output_hidden_states")
+        whole_mask = attention_mask is None or attention_mask.ndim == 2
+        if not self.dropped_mask_BE.shape[1] and (past or recorded or not whole_mask):
+            stock: BaseModelOutputWithPast = language(
+                inputs_embeds=inputs_embeds,
+                position_ids=position_ids,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+                visual_pos_masks=visual_pos_masks,
+                deepstack_visual_embeds=deepstack_visual_embeds,
+                **kwargs,
+            )
+            return stock
         if attention_mask is None:
             attention_mask = position_ids.new_ones(inputs_embeds.shape[0], past + inputs_embeds.shape[1])
         if attention_mask.ndim != 2:
@@ -214,31 +230,51 @@ class _LaterLayers(_StandIn):
         mask = create_causal_mask(language.config, inputs_embeds, attention_mask, cache, position_ids[0])
         rotation = language.rotary_emb(inputs_embeds, position_ids[1:])
         times = inputs_embeds.shape[0] // self.hidden_BMD.shape[0]
-        if past == 0:
-            hidden = self._resume(cache, times)
-        else:
-            hidden = self._first_layers(inputs_embeds, attention_mask, rotation, cache, times)
-        for layer in language.layers[self.layers :]:
+        begun = [self._resume(cache, times)] if past == 0 else []
+        start = sum(part.shape[1] for part in begun)
+        if start < inputs_embeds.shape[1]:
+            new, turn = inputs_embeds[:, start:], (rotation[0][:, start:], rotation[1][:, start:])
+            begun.append(self._first_layers(new, attention_mask, turn, cache, times, visual_pos_masks, levels))
+        hidden = torch.cat(begun, dim=1)
+        for number, layer in enumerate(language.layers[self.layers :], self.layers):
             hidden = layer(hidden, attention_mask=mask, past_key_values=cache, position_embeddings=rotation)
-        return BaseModelOutputWithPast(last_hidden_state=language.norm(hidden), past_key_values=cache)
+            if number < len(levels):
+                hidden = language._deepstack_process(hidden, visual_pos_masks, levels[number])
+        kept = None if use_cache is False else cache
+        return BaseModelOutputWithPast(last_hidden_state=language.norm(hidden), past_key_values=kept)
 
     def _resume(self, cache: Any, times: int) -> Tensor:
         """The hidden states of the kept tokens, and their keys and values into the cache; `times` rows per prompt."""
-        if cache is not None:
-            for number, (key, value) in enumerate(self.kept):
-                cache.update(key.repeat_interleave(times, 0), value.repeat_interleave(times, 0), number)
+        for number, (key, value) in enumerate(self.kept):
+            cache.update(key.repeat_interleave(times, 0), value.repeat_interleave(times, 0), number)
         return self.hidden_BMD.repeat_interleave(times, 0)
 
     def _first_layers(
-        self, hidden: Tensor, attention_mask: Tensor, rotation: tuple[Tensor, Tensor], cache: Any, times: int
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        cache: Any,
+        times: int,
+        visual_BM: Tensor | None,
+        levels: list[Tensor],
     ) -> Tensor:
-        """New tokens through the first layers, which see the dropped tokens too."""
+        """New tokens, the last columns, through the first layers, which see the dropped tokens too.
+
+        `visual_BM` and `levels` are of all columns: what DeepStack adds to the new ones is taken out of them.
+        """
         dropped = [(key.repeat_interleave(times, 0), value.repeat_interleave(times, 0)) for key, value in self.dropped]
         beside = _Beside(cache, dropped)
         seen = torch.cat([self.dropped_mask_BE.repeat_interleave(times, 0), attention_mask.bool()], dim=1)
         mask = create_causal_mask(self.language.config, hidden, seen, beside)
-        for layer in self.language.layers[: self.layers]:
+        if visual_BM is not None:
+            start = visual_BM.shape[1] - hidden.shape[1]
+            new = visual_BM.nonzero()[:, 1] >= start
+            visual_BM, levels = visual_BM[:, start:], [level[new] for level in levels]
+        for number, layer in enumerate(self.language.layers[: self.layers]):
             hidden = layer(hidden, attention_mask=mask, past_key_values=beside, position_embeddings=rotation)
+            if number < len(levels):
+                hidden = self.language._deepstack_process(hidden, visual_BM, levels[number])
         return hidden
 
 

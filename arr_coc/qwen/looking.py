@@ -10,7 +10,7 @@ grouped, never padded.
 """
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from arr_coc.attending import kept_indices
-from arr_coc.config import TENSIONS, ARRCOCConfig, Keep
+from arr_coc.config import TENSIONS, ARRCOCConfig, FirstLook, Keep
 from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.first_look import FirstLooker, Memory
+from arr_coc.qwen.first_look import FirstLooker, FirstSeen, Memory
 from arr_coc.qwen.language import Begun
+from arr_coc.qwen.periphery import hears_context, periphery_grid
 from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
 from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens
@@ -41,7 +42,7 @@ class Shown:
     pixels: Sequence[Tensor] | None = None  # [3, h, w] in [0, 1]
     tokens: Sequence[Tensor] | None = None  # [N, D]; None where the choice comes before the vision encoder
     more: dict[str, Sequence[Tensor]] = field(default_factory=dict)  # other fields of the view
-    keys: Sequence[Hashable] | None = None  # by which images are known; None: by nothing
+    first: FirstSeen | None = None  # what came of the selector's first look, if it has one
 
     def groups(self) -> dict[tuple[Grid, tuple[int, ...]], list[int]]:
         """Numbers of the images that can be judged together: one grid, one size in pixels."""
@@ -61,6 +62,7 @@ class Choice:
     images: list[ImageSelection]
     weights: list[Tensor | None] | None = None  # per image [K, N] where tokens are merged; None: taken as they are
     grids: list[Grid] | None = None  # per image, the grid to resize it to; None: as it is
+    shown: Shown | None = None  # what it was chosen by; None when nothing was judged
 
 
 def keep_everything(grids: Sequence[Grid], device: torch.device, strategy: str, reason: str) -> Choice:
@@ -166,16 +168,22 @@ class Looker:
         with stopwatch.part("insides"):
             more = self._told(request) | self.insides(features, request.image_grid_thw)
             if begun is not None:
+                assert begun.attended_BL is not None
                 attended = begun.attended_BL[request.layout.types_BL == 1]
                 more["attended_BN"] = attended.split(request.layout.cells)
         tokens = features.pooler_output if self.selector.reads_tokens else None
         return Shown(request.layout.grids, pixels, tokens, more)
 
     def first_looker(self) -> FirstLooker:
-        """What looks at small copies first, as the selector wants it."""
-        assert self.selector.first_look is not None
-        channels = self.config.texture_channels
-        return FirstLooker(self.model, self.geometry, self.selector.first_look, self.memory, self.pad_id, channels)
+        """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
+        settings, channels = self.selector.first_look or FirstLook(), self.config.texture_channels
+        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id, channels)
+
+    def context_grid(self, grid: Grid, kept: int) -> Grid | None:
+        """Cells of the small copy that `kept` windows of an image attend to in the ViT; None where they do without."""
+        small = (self.selector.first_look or FirstLook()).grid(grid)
+        heard = hears_context(self.config.context, self.selector.first_look is not None, kept, small, grid)
+        return small if heard else None
 
     # ---------------------------------------------------------------- judging
 
@@ -216,9 +224,9 @@ class Looker:
         more: dict[str, Any] = {
             name: torch.stack([values[image] for image in members]) for name, values in shown.more.items()
         }
-        if shown.keys is not None and shown.pixels is not None:
+        if shown.first is not None and shown.pixels is not None:
             with stopwatch.part("texture"):
-                images, keys = [shown.pixels[n] for n in members], [shown.keys[n] for n in members]
+                images, keys = [shown.pixels[n] for n in members], [shown.first.keys[n] for n in members]
                 more["pyramid"] = self.first_looker().textures(images, keys, grid)
         return self.judge(grid, question, stopwatch, stacked(shown.pixels), stacked(shown.tokens), **more)
 
@@ -231,8 +239,11 @@ class Looker:
         stopwatch: Stopwatch,
         features: Any = None,
         begun: Begun | None = None,
+        foveated: bool = False,
     ) -> Choice:
         """Choose cells of each image, one budget per sample. If choosing fails, every token is kept, and it says why.
+
+        `foveated` leaves room for a small copy of each image in its budget.
 
         `strict` (training) lets errors through. Mistakes of the caller are found before anything is judged.
         """
@@ -244,8 +255,8 @@ class Looker:
                 assert shown.pixels is not None
                 with stopwatch.part("first look"):
                     seen = self.first_looker().look(request, shown.pixels, remember=not self.strict)
-                    shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, keys=seen.keys)
-            return self._choose(shown, question, request.layout.sample_of, keeps, stopwatch)
+                    shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, first=seen)
+            return self._choose(shown, question, request.layout.sample_of, keeps, stopwatch, foveated)
         except Exception as error:
             if self.strict:
                 raise
@@ -260,6 +271,7 @@ class Looker:
         sample_of: Sequence[int],
         keeps: Sequence[Keep],
         stopwatch: Stopwatch,
+        foveated: bool,
     ) -> Choice:
         groups = shown.groups()
         judged: dict[int, tuple[Judgement, int]] = {}
@@ -273,15 +285,23 @@ class Looker:
             chosen: dict[int, tuple[ImageSelection, Tensor, Tensor | None, Grid]] = {}
             for (grid, _), members in groups.items():
                 judgement, _ = judged[members[0]]
-                allocation = self.selector.choose(judgement, k_I[members])
+                k_B = k_I[members]
+                beside: list[Grid | None] = [None] * len(members)
+                if foveated:
+                    small = self.first_looker().settings.grid(grid)
+                    beside = [periphery_grid(grid, small, k) for k in k_B.tolist()]
+                    k_B = k_B - k_B.new_tensor([h * w for h, w in (one or (0, 0) for one in beside)])
+                allocation = self.selector.choose(judgement, k_B)
                 for row, image in enumerate(members):
                     kept = allocation.keep_BHW[row].flatten().nonzero().squeeze(-1)
+                    whole = kept.shape[0] == grid[0] * grid[1]  # as where scores cannot be trusted
                     selection = explain(grid, kept, judgement, row, allocation.strategy(row))
+                    selection = replace(selection, periphery=None if whole else beside[row])
                     made_of = _made_of(allocation, row, selection)
                     chosen[image] = (selection, allocation.soft_BHW[row].flatten(), *made_of)
         images, soft, weights, grids = map(list, zip(*(chosen[n] for n in range(len(shown.grids))), strict=True))
         merges = any(weight is not None for weight in weights)
-        return Choice([one.kept for one in images], soft, images, weights if merges else None, grids)
+        return Choice([one.kept for one in images], soft, images, weights if merges else None, grids, shown)
 
     def _budgets(
         self,

@@ -16,8 +16,10 @@ from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
 from arr_coc.images.reader import ImageLike, read_images
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
+from arr_coc.qwen.again import look_until_sure, looks_again
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
+from arr_coc.qwen.confidence import noting
 from arr_coc.qwen.eager import Prepared, Preparer
 from arr_coc.qwen.first_look import Memory
 from arr_coc.qwen.graphs import rules
@@ -29,7 +31,7 @@ from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pad_id_of
 from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.qwen.streaming import PromptRestorer, stream_text
+from arr_coc.qwen.streaming import PromptRestorer, beams_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import Selector, make_selector
@@ -127,36 +129,40 @@ class ARRCOCQwen(nn.Module):
         history: History = (),
         max_new_tokens: int = 128,
         streamer: Any = None,
+        look_again: bool | None = None,
         **generate_kwargs: Any,
     ) -> Answer:
         """Answer a question about one or several images.
 
-        `history` are (question, answer) pairs about the same images; each new question chooses anew. `streamer` and the
-        other keywords go to transformers' generate.
+        `history` are (question, answer) pairs about the same images; each new question chooses anew. With `look_again`
+        an answer that is not sure is asked for again with twice the tokens, and streamed only once it is final.
+        `streamer` and the other keywords go to transformers' generate.
         """
         inputs = self.encode_question(images, question, history, keep)
-        prompt = inputs["input_ids"]
-        # Beam search takes no streamer; without one, the time to the first token is not known.
-        config = generate_kwargs.get("generation_config") or self.model.generation_config
-        beams = int(generate_kwargs.get("num_beams") or config.num_beams or 1)
-        if beams > 1 and streamer is not None:
-            raise ValueError(f"num_beams={beams} cannot be streamed: beams end together; leave one of the two out")
-        restorer = PromptRestorer(prompt, streamer) if beams == 1 else None
         options = {"max_new_tokens": max_new_tokens, **generate_kwargs}
+        beams = beams_of(self.model, generate_kwargs, streamer)
+
+        def look(dial: Any, shown: Any) -> Answer:  # beams take no streamer: when their first token came is not known
+            restorer = PromptRestorer(inputs["input_ids"], shown) if beams == 1 else None
+            return self._look(inputs, dial, options, restorer)
+
+        return look_until_sure(look, keep, streamer, looks_again(look_again, beams))
+
+    def _look(self, inputs: dict[str, Any], keep: Any, options: dict[str, Any], restorer: Any) -> Answer:
+        """One answer, over recordings or eager."""
         served = self.serve(inputs, keep, options, restorer) if self.fast else None
         if served is not None:
-            return self._answer(served.new_BT[0], served.images[0], served.as_timed())
+            return self._answer(served.new_BT[0], served.images[0], served.as_timed(), served.confidence(0))
+        prompt, (noted, options) = inputs["input_ids"], noting(options)
         with torch.no_grad():
             prepared = self.prepare(**inputs, keep=keep)
-            if restorer is not None:
-                restorer.start()
             with prepared.stopwatch.part("generate"):
                 output = eager.generate(self.model, prompt, prepared, restorer, **options)
-        sequences = output if isinstance(output, Tensor) else output.sequences
+        new_BT = (output if isinstance(output, Tensor) else output.sequences)[:, prompt.shape[1] :]
         timings = prepared.stopwatch.milliseconds()
         if restorer is not None:
             timings["prefill"] = 1e3 * restorer.prefill_seconds
-        return self._answer(sequences[0, prompt.shape[1] :], prepared.images[0], timings)
+        return self._answer(new_BT[0], prepared.images[0], timings, noted.confidence(new_BT))
 
     def stream(self, images: Images, question: str, **kwargs: Any) -> Iterator[str]:
         """As `ask`, yielding the text as it comes. Leaving the loop early ends the generation."""
@@ -180,10 +186,9 @@ class ARRCOCQwen(nn.Module):
         check_keeps(self.keep if keep is None else keep, 1)
         return encode_asked(self.processor, read_images(images), question, history)
 
-    def _answer(self, new_T: Tensor, images: list[ImageSelection], timings_ms: dict[str, float]) -> Answer:
+    def _answer(self, new_T: Tensor, *about: Any) -> Answer:
         decode = self.processor.tokenizer.decode
-        text = decode(new_T, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return Answer.of(text, images, timings_ms)
+        return Answer.of(decode(new_T, skip_special_tokens=True, clean_up_tokenization_spaces=False), *about)
 
     # ---------------------------------------------------------------- the stock model's own methods
 
@@ -263,22 +268,15 @@ class ARRCOCQwen(nn.Module):
             return eager.pass_through(self.model.generate, **sequence, **videos, **types, streamer=streamer, **kwargs)
         if kwargs.pop("position_ids", None) is not None:
             raise ValueError(WHOLE)
-        inputs: dict[str, Any] = sequence | {
-            "pixel_values": pixel_values,
-            "image_grid_thw": image_grid_thw,
-            "question_mask": question_mask,
-            "pixel_values_videos": pixel_values_videos,
-            "original_image": original_image,
-            "hints": hints,
-        }
+        images = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw, "original_image": original_image}
+        others = {"pixel_values_videos": pixel_values_videos, "question_mask": question_mask, "hints": hints}
+        inputs: dict[str, Any] = {**sequence, **images, **others}
         served = self.serve(inputs, keep, kwargs, streamer) if self.fast and input_ids is not None else None
         if served is not None:
-            assert input_ids is not None
-            return torch.cat([input_ids.to(self.device), served.new_BT.to(self.device)], dim=1)
+            return torch.cat([inputs["input_ids"].to(self.device), served.new_BT.to(self.device)], dim=1)
         prepared = self.prepare(**inputs, keep=keep, video_grid_thw=video_grid_thw)
-        assert input_ids is not None
-        restorer = None if streamer is None else PromptRestorer(input_ids, streamer)
-        return eager.generate(self.model, input_ids, prepared, restorer, **kwargs)
+        restorer = None if streamer is None else PromptRestorer(inputs["input_ids"], streamer)
+        return eager.generate(self.model, inputs["input_ids"], prepared, restorer, **kwargs)
 
     # ---------------------------------------------------------------- the two ways
 
@@ -295,14 +293,13 @@ class ARRCOCQwen(nn.Module):
         **tensors: Any,
     ) -> Prepared:
         """Everything before the language model: which cells, their tokens, and the sequence without the rest."""
-        keep, small = self._dials(keep, input_ids)
+        keep, why_whole = self._dials(keep, input_ids, recorded=False)
         self._tell_of_video(tensors.get("pixel_values_videos"))
         preparer = self.preparer()
         given = (input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints)
         request = Request.of(self.model.config, self.device, *given, **tensors)
         prepared = preparer(request)
-        if any(small):
-            say_small(prepared.images, small, break_even_tokens(self.device, self.break_even))
+        say_small(prepared.images, why_whole)
         return prepared
 
     def serve(
@@ -312,7 +309,7 @@ class ARRCOCQwen(nn.Module):
 
         `inputs` are all that generate was given beside its `options`; `keep` is one dial, or one per row.
         """
-        keeps, small = self._dials(keep, inputs["input_ids"])
+        keeps, why_whole = self._dials(keep, inputs["input_ids"], recorded=True)
         if all(dial == 1.0 for dial in keeps):
             return None
         looker, encoding = self.looker(), self.encoding
@@ -328,25 +325,26 @@ class ARRCOCQwen(nn.Module):
         except NotFast as why:
             self.tell(f"the fast path is left: {why}")
             return None
-        if any(small):
-            say_small(served.images, small, break_even_tokens(self.device, self.break_even))
+        say_small(served.images, why_whole)
         return served
 
-    def _dials(self, keep: Any, input_ids: Tensor | None) -> tuple[Any, list[bool]]:
-        """One checked dial per row, and the rows that are kept whole because choosing would not pay.
+    def _dials(self, keep: Any, input_ids: Tensor | None, recorded: bool) -> tuple[Any, list[str]]:
+        """One checked dial per row, and why a row is kept whole where choosing would not pay, else "".
 
         Before the first choice it is told what makes it, where that is not a trained layer.
         """
         keep = self.keep if keep is None else keep
         if input_ids is None:
             return keep, []
-        keeps, small = check_keeps(keep, input_ids.shape[0]), [False] * input_ids.shape[0]
+        keeps, why_whole = check_keeps(keep, input_ids.shape[0]), [""] * input_ids.shape[0]
         if "auto" in keeps:
             tokens = (input_ids == self.model.config.image_token_id).sum(-1).tolist()
-            keeps, small = keep_small_whole(keeps, tokens, break_even_tokens(self.device, self.break_even))
+            looks = 1 if self.selector.first_look is None else 2
+            least = break_even_tokens(self.device, recorded, looks, self.break_even)
+            keeps, why_whole = keep_small_whole(keeps, tokens, least)
         if self.selector.untrained_notice and not self.config.trained and any(dial != 1.0 for dial in keeps):
             self.tell(self.selector.untrained_notice)
-        return keeps, small
+        return keeps, why_whole
 
     # ---------------------------------------------------------------- settings, as they are now
 

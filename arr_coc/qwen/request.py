@@ -17,6 +17,7 @@ from arr_coc.config import Keep, check_keeps
 from arr_coc.qwen.vision import Grid
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom as shares of the image's width and height
+PADDING, INSERTED = -1, -2  # columns that are not of the caller's sequence: no token at all, or one put in by us
 ROUNDING = 1e-6  # cells that a box enters by less than this are not touched
 
 
@@ -212,9 +213,14 @@ class Compact:
     attention_mask: Tensor  # [B, M]
     position_ids: Tensor  # [4, B, M]
     labels: Tensor | None  # [B, M]
-    columns: Tensor  # [B, M] column of the full sequence that each came from, -1 for padding
+    columns: Tensor  # [B, M] column of the full sequence that each came from, or PADDING, or INSERTED
     rope_deltas: Tensor  # [B, 1] add to a text position to go on counting where the full run would
     dropped: int  # columns of the batch that are gone
+
+    def told_in(self, source_BL: Tensor) -> "Compact":
+        """The same, with columns told in a sequence that its full one was made from: `source_BL` says where from."""
+        found = source_BL.gather(1, self.columns.clamp(min=0))
+        return replace(self, columns=torch.where(self.columns < 0, self.columns, found))
 
 
 def compact(
@@ -250,7 +256,7 @@ def compact(
         attention_mask=mask.to(attention_mask.dtype),
         position_ids=torch.cat([text_BM.unsqueeze(0), positions]),
         labels=None if labels is None else labels.gather(1, columns).masked_fill(~mask, -100),
-        columns=columns.masked_fill(~mask, -1),
+        columns=columns.masked_fill(~mask, PADDING),
         rope_deltas=positions.amax(dim=(0, 2)).unsqueeze(-1) + 1 - mask.sum(-1, keepdim=True),
         dropped=dropped,
     )

@@ -38,6 +38,33 @@ class PromptRestorer(BaseStreamer):
             self.inner.end()
 
 
+def beams_of(model: Any, options: dict[str, Any], streamer: Any) -> int:
+    """How many beams the keywords of generate ask for; more than one cannot be streamed."""
+    config = options.get("generation_config") or model.generation_config
+    beams = int(options.get("num_beams") or config.num_beams or 1)
+    if beams > 1 and streamer is not None:
+        raise ValueError(f"num_beams={beams} cannot be streamed: beams end together; leave one of the two out")
+    return beams
+
+
+class Held(BaseStreamer):
+    """Holds back what is streamed, until it is known to be final."""
+
+    def __init__(self) -> None:
+        self._values: list[Tensor] = []
+
+    def put(self, value: Tensor) -> None:
+        self._values.append(value)
+
+    def end(self) -> None:
+        """Nothing: it ends when it is released."""
+
+    def release(self, streamer: BaseStreamer) -> None:
+        for value in self._values:
+            streamer.put(value)
+        streamer.end()
+
+
 class Stopped(StoppingCriteria):
     """Ends generation once the event is set."""
 

@@ -6,7 +6,8 @@ consecutive.
 
     dense     the ViT sees everything, kept tokens go on, alone or    any checkpoint
               with what is merged into them
-    sparse    only the kept windows enter the ViT                     the fast way
+    sparse    only the kept windows enter the ViT, alone or with      the fast way
+              a small copy of the image as context
     weighted  the ViT sees everything, all tokens go on, scaled       the compatible way
     glance    the whole image, small, as features of each cell        to choose by
 """
@@ -151,20 +152,38 @@ def _on_every_level(features: Any, change: Any) -> Any:
     return features
 
 
-def encode_sparse(model: Any, pixel_values: Tensor, image_grid_thw: Tensor, indices: Sequence[Tensor]) -> Any:
-    """Only the kept windows go through the ViT, each at its original place; attention stays within an image."""
+Context = tuple[Grid, Tensor]  # a small copy: its cells, and its patches [P, X]
+
+
+def encode_sparse(
+    model: Any,
+    pixel_values: Tensor,
+    image_grid_thw: Tensor,
+    indices: Sequence[Tensor],
+    context: Sequence[Context | None] | None = None,
+) -> Any:
+    """Only the kept windows go through the ViT, each at its original place; attention stays within an image.
+
+    With `context`, the patches of an image's small copy go along, each where the patch under its centre stands: windows
+    attend to them, but what they become is not handed on.
+    """
     visual = model.model.visual
     merge = visual.spatial_merge_size
     window = merge * merge
     first_I = F.pad(image_grid_thw.prod(-1).cumsum(0), (1, 0))[:-1]
     within = torch.arange(window, device=pixel_values.device)
-    rows = torch.cat(
-        [
-            (first + index.unsqueeze(1) * window + within).flatten()
-            for first, index in zip(first_I, indices, strict=True)
-        ]
-    )
-    counts = [index.shape[0] for index in indices]
+    patches, places, counts = [], [], []
+    for image, (first, index) in enumerate(zip(first_I, indices, strict=True)):
+        rows = (first + index.unsqueeze(1) * window + within).flatten()
+        patches.append(pixel_values[rows])
+        places.append(rows)
+        small = None if context is None else context[image]
+        if small is not None:
+            grid = int(image_grid_thw[image, 1]) // merge, int(image_grid_thw[image, 2]) // merge
+            patches.append(small[1].to(pixel_values))
+            places.append(first + under_centres(small[0], grid, merge, pixel_values.device))
+        counts.append([index.shape[0], 0 if small is None else small[1].shape[0] // window])
+    rows = torch.cat(places)
     taps, tap_weights = get_vision_interpolation_indices_and_weights(
         image_grid_thw,
         num_grid_per_side=visual.num_grid_per_side,
@@ -172,9 +191,9 @@ def encode_sparse(model: Any, pixel_values: Tensor, image_grid_thw: Tensor, indi
         align_corners=visual.interpolation_align_corners,
         spatial_merge_size=merge,
     )
-    lengths = torch.tensor(counts, device=pixel_values.device) * window
+    lengths = torch.tensor([sum(both) for both in counts], device=pixel_values.device) * window
     features = visual(
-        pixel_values[rows].to(visual.dtype),
+        torch.cat(patches).to(visual.dtype),
         grid_thw=image_grid_thw,
         interp_indices=taps[rows],
         interp_weights=tap_weights[rows],
@@ -182,9 +201,22 @@ def encode_sparse(model: Any, pixel_values: Tensor, image_grid_thw: Tensor, indi
         cu_seqlens=F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)),
         return_dict=True,
     )
-    features.pooler_output = torch.split(features.pooler_output, counts)
-    features.deepstack_features = [torch.split(level, counts) for level in features.deepstack_features]
+    parts = [count for both in counts for count in both]
+    features.pooler_output = features.pooler_output.split(parts)[::2]
+    features.deepstack_features = [level.split(parts)[::2] for level in features.deepstack_features]
     return features
+
+
+def under_centres(small: Grid, grid: Grid, merge: int, device: torch.device) -> Tensor:
+    """For each patch of a copy of `small` cells, the patch of an image of `grid` cells that is under its centre, `[P]`.
+
+    Both are counted in the ViT's order, a cell's `merge * merge` patches together; with `merge` 1, cells are counted.
+    """
+    side = torch.tensor([[1, merge * small[0], merge * small[1]]], device=device)
+    y_P, x_P = get_vision_position_ids(side, merge).unbind(-1)
+    y_P, x_P = (2 * y_P + 1) * grid[0] // (2 * small[0]), (2 * x_P + 1) * grid[1] // (2 * small[1])
+    cell_P = (y_P // merge) * grid[1] + x_P // merge
+    return (cell_P * merge + y_P % merge) * merge + x_P % merge
 
 
 # ---------------------------------------------------------------- the glance
@@ -200,7 +232,10 @@ def glance_grid(grid: Grid, cell: int) -> Grid:
 def glance_rows(image_B3hw: Tensor, small: Grid, geometry: Geometry) -> Tensor:
     """Patch rows `[B, P, X]` in fp32, as the ViT takes them, of images in [0, 1] shrunk to `small` cells."""
     size = (small[0] * geometry.cell, small[1] * geometry.cell)
-    return patchify(F.interpolate(image_B3hw.float(), size=size, mode="area"), geometry)
+    image_B3hw = image_B3hw.float()
+    if image_B3hw.shape[-2:] != size:
+        image_B3hw = F.interpolate(image_B3hw, size=size, mode="area")
+    return patchify(image_B3hw, geometry)
 
 
 def glance_maps(hidden_BPX: Tensor, small: Grid, merge: int, grid: Grid) -> Tensor:

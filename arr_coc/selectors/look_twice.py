@@ -11,6 +11,7 @@ ground, as the sinks of large models do, and detail that nobody asked for; a sum
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import TokenAllocator
@@ -45,18 +46,24 @@ class LookTwiceSelector(Selector):
             raise ValueError(f"exponents {information} and {perspectival}: expected 0 or more")
         self.first_look = first_look
         self.exponents = (information, perspectival, EXPONENTS[2])
+        self.fixed_3S: Tensor  # exponents where something is asked and where not; tensions
+        self.register_buffer("fixed_3S", torch.tensor([self.exponents, UNASKED, TENSIONS]), persistent=False)
         self.channels = config.texture_channels
         self.information = InformationScorer(config.texture_channels)
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
-        assert view.attended_BN is not None
         with stopwatch.part("texture"):
             pyramid = view.pyramid
             if pyramid is None:
                 assert view.image_B3hw is not None
                 pyramid = texture_pyramid(view.image_B3hw, view.grid, self.channels)
         with stopwatch.part("knowing"):
-            return self.weigh(pyramid, view.attended_BN.view(-1, *view.grid), view.question.asked_B, view.image_R)
+            return self.judge_textures(pyramid, view)
+
+    def judge_textures(self, pyramid: TexturePyramid, view: View) -> Judgement:
+        """The rest of `judge`, from textures that were made before."""
+        assert view.attended_BN is not None
+        return self.weigh(pyramid, view.attended_BN.view(-1, *view.grid), view.question.asked_B, view.image_R)
 
     @torch.no_grad()
     def weigh(
@@ -70,16 +77,25 @@ class LookTwiceSelector(Selector):
                 blind_B2HW, spread_R = blind_B2HW[image_R], spread_R[image_R]
             asked_R1 = asked_R.unsqueeze(-1)
             wanted_RHW = torch.where(asked_R1.unsqueeze(-1), attended_RHW, torch.ones_like(attended_RHW))
-            scores_RSHW = torch.cat([blind_B2HW, wanted_RHW.unsqueeze(1)], dim=1)
-            asked_S, unasked_S = (attended_RHW.new_tensor(one) for one in (self.exponents, UNASKED))
+            scores_RSHW = torch.cat([blind_B2HW, with_neighbours(wanted_RHW).unsqueeze(1)], dim=1)
+            asked_S, unasked_S, tensions_T = self.fixed_3S
             exponents_RS = torch.where(asked_R1, asked_S, unasked_S)
-            tensions_RT = attended_RHW.new_tensor(TENSIONS).expand(scores_RSHW.shape[0], -1)
+            tensions_RT = tensions_T.expand(scores_RSHW.shape[0], -1)
             balance = cautious(Balance(multiply(scores_RSHW, exponents_RS), exponents_RS, tensions_RT), spread_R)
             peak_RS11 = scores_RSHW.amax((2, 3), keepdim=True).clamp(min=1e-12)
             maps = dict(zip(SCORERS, (scores_RSHW / peak_RS11).unbind(1), strict=True))
             # A map is stretched to its own peak; attention before that is shared between the images of a prompt.
             mass_R = (wanted_RHW * blind_B2HW[:, 0]).sum((1, 2))
         return Judgement(maps, balance, mass_R)
+
+
+def with_neighbours(attended_RHW: Tensor) -> Tensor:
+    """Geometric mean of a cell's attention and the most in its 3 x 3 cells: things and words reach over cells.
+
+    A cell of the small copy lies over four or more of the image, and attention is drawn to a part of what is meant.
+    """
+    most_RHW = F.max_pool2d(attended_RHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0]
+    return (attended_RHW * most_RHW).sqrt()
 
 
 def above_ground(information_BHW: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def questions_row(image: Image.Image, entries: Sequence[tuple[str, Answer]]) -> 
     columns = []
     for head, (_, answer) in zip(heads, entries, strict=True):
         selection = answer.selection[0]
-        picture = kept_overlay(small, selection.mask)
+        picture = kept_overlay(small, selection.mask, selection.periphery)
         if selection.tokens_kept < selection.tokens_total:
             picture = outline(picture, selection.mask)
         share = 100 * selection.tokens_kept / selection.tokens_total

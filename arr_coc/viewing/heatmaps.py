@@ -149,13 +149,13 @@ def _panel(image: Image.Image, values_HW: Tensor, name: str, weight: float) -> I
 def _relevance_panel(image: Image.Image, selection: ImageSelection) -> Image.Image:
     assert selection.relevance is not None
     picture, bar = map_block(image, selection.relevance, selection.mask.cpu(), PANEL)
-    kept = f"outlined: {selection.tokens_kept} of {selection.tokens_total} cells kept"
+    kept = f"outlined: {selection.cells_kept} of {selection.tokens_total} cells kept"
     return _titled(beside([picture, bar], gap=8), "relevance", kept)
 
 
 def _kept_panel(image: Image.Image, selection: ImageSelection) -> Image.Image:
-    picture = kept_overlay(fitted(image, PANEL), selection.mask)
-    return _titled(picture, "kept", f"{selection.tokens_kept} of {selection.tokens_total} cells")
+    picture = kept_overlay(fitted(image, PANEL), selection.mask, selection.periphery)
+    return _titled(picture, "kept", f"{selection.cells_kept} of {selection.tokens_total} cells")
 
 
 def _titled(block: Image.Image, title: str, about: str) -> Image.Image:

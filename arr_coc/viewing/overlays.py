@@ -12,6 +12,7 @@ from torch import Tensor
 from arr_coc.viewing.paper import beside, colour_map
 
 DIMMED = 0.25  # brightness left of what was dropped
+CELL = 32  # px on a side of a cell of a small copy, as Qwen3-VL has them
 LIGHT, DARK = (255, 255, 255), (16, 16, 20)  # a light line on a dark one shows on any colour
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Segment = tuple[float, float, float, float]  # x0, y0, x1, y1
@@ -24,9 +25,17 @@ def spread(values_HW: Tensor, size: tuple[int, int], smooth: bool) -> np.ndarray
     return np.asarray(picture.resize(size, how))[..., None].clip(0, 1)
 
 
-def kept_overlay(image: Image.Image, kept_HW: Tensor) -> Image.Image:
-    """Kept cells as they are, dropped cells dimmed and grey."""
+def kept_overlay(image: Image.Image, kept_HW: Tensor, periphery: tuple[int, int] | None = None) -> Image.Image:
+    """What the model saw: kept cells as they are, dropped cells dimmed and grey.
+
+    With a `periphery` (cells of the small copy that it saw as well), dropped cells as that copy shows them.
+    """
     pixels = np.asarray(image.convert("RGB"), dtype=np.float32)
+    if periphery is not None:
+        small = (min(image.width, CELL * periphery[1]), min(image.height, CELL * periphery[0]))
+        copy = image.convert("RGB").resize(small, Image.Resampling.BOX).resize(image.size, Image.Resampling.BICUBIC)
+        shown = spread(kept_HW.float(), image.size, smooth=False)
+        return Image.fromarray((shown * pixels + (1 - shown) * np.asarray(copy)).round().astype(np.uint8))
     grey = np.asarray(image.convert("L"), dtype=np.float32)[..., None].repeat(3, axis=2)
     shown = spread(kept_HW.float(), image.size, smooth=False)
     return Image.fromarray((shown * pixels + (1 - shown) * (DIMMED * grey + 24)).clip(0, 255).astype(np.uint8))

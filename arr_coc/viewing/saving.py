@@ -67,7 +67,7 @@ def refuse_others(paths: Iterable[Path], force: bool) -> None:
 
 def before_after(image: Image.Image, selection: ImageSelection) -> tuple[Image.Image, Image.Image]:
     """The image, and the image with dropped cells dimmed: both RGB and of the image's size."""
-    return image.convert("RGB"), kept_overlay(image, selection.mask)
+    return image.convert("RGB"), kept_overlay(image, selection.mask, selection.periphery)
 
 
 def slider_html(before: Image.Image, after: Image.Image) -> str:

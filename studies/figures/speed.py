@@ -76,6 +76,26 @@ def speed_aims(results: dict[str, Any]) -> str:
     return "\n".join(markdown_table(("", "aim", "measured"), rows))
 
 
+def looks_table(results: dict[str, Any]) -> str:
+    """Milliseconds to the first token of each model and request, and how many times faster than all tokens."""
+
+    def cell(row: dict[str, Any] | None, dense: dict[str, Any]) -> str:
+        return "-" if row is None else f"{row['ttft_ms']:.1f} (x{dense['ttft_ms'] / row['ttft_ms']:.2f})"
+
+    asked = dict.fromkeys((row["model"], row["side"], row["batch"]) for row in results["rows"])
+    rows = []
+    for model, side, batch in asked:
+        here = [one for one in results["rows"] if (one["model"], one["side"], one["batch"]) == (model, side, batch)]
+        ways = {(one["mode"], one["sight"]): one for one in reversed(here) if one["kept"] in (200, one["tokens"])}
+        dense = ways["graphs", None]
+        if ("graphs", "look_twice") in ways:
+            name = f"{model.removeprefix('shape:')}, {side} px, batch {batch}"
+            others = (("eager", None), ("graphs", "stem"), ("graphs", "look_twice"), ("eager", "look_twice"))
+            rows.append((name, f"{dense['ttft_ms']:.1f}", *(cell(ways.get(way), dense) for way in others)))
+    heads = ("", "all tokens, graphs", "all, transformers", "one look", "two looks", "two looks, eager")
+    return "\n".join(markdown_table(heads, rows))
+
+
 def speed_growth(results: dict[str, Any]) -> str:
     """Log-log slopes of each part against the image's side: 0 does not grow, 2 grows as the area."""
 

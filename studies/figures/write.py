@@ -14,7 +14,16 @@ from typing import Any
 from arr_coc.evaluation.report.pages import markdown_table
 from studies.figures.field import equal_table, field_table
 from studies.figures.selector import selector_aims, selector_table, study_tables
-from studies.figures.speed import ask_line, equality_line, headline, speed_aims, speed_fit, speed_growth, speed_table
+from studies.figures.speed import (
+    ask_line,
+    equality_line,
+    headline,
+    looks_table,
+    speed_aims,
+    speed_fit,
+    speed_growth,
+    speed_table,
+)
 
 ROOT = Path(__file__).parents[2]
 TESTS = {
@@ -116,6 +125,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[dict[str, Any]], str], str]]] = {
         "aims": (speed_aims, "speed-gpu"),
         "growth": (speed_growth, "speed-gpu"),
         "fit": (speed_fit, "speed-gpu"),
+        "looks": (looks_table, "speed-look-twice"),
         "equality": (equality_line, "fast-equality"),
         "ask on a GPU": (ask_line, "speed-gpu-ask"),
         "ask on a CPU": (ask_line, "speed-cpu"),

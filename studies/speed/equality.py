@@ -1,6 +1,6 @@
 """The fast path against the plain one on mini's questions: the same tokens, and by how much it was close where not.
 
-python -m studies.speed.equality --questions 100 --keep 0.25 --out results/fast-equality.json
+python -m studies.speed.equality --questions 100 --keep 0.25 --selector look_twice --out results/fast-equality.json
 """
 
 import argparse
@@ -80,6 +80,7 @@ def equality(owner: ARRCOCQwen, questions: int, keep: Keep, side: int = 512) -> 
         "same_cells": sum(one.same_cells for one in made),
         "close_where_different": all(one.margin is not None and one.margin <= CLOSE for one in differ),
         "different": [{"question": one.question, "margin": one.margin, "same_cells": one.same_cells} for one in differ],
+        "selector": owner.selector.name,
         "keep": keep,
         "dtype": str(owner.model.dtype).removeprefix("torch."),
         "notices": owner.notices,
@@ -91,11 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="mini")
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--keep", type=float, default=0.25, help="share KEPT")
+    parser.add_argument("--selector", default="auto")
     parser.add_argument("--device")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
-    owner = ARRCOCQwen.from_pretrained(options.model, device=options.device, dtype=options.dtype, break_even=0)
+    how = {"device": options.device, "dtype": options.dtype, "selector": options.selector}
+    owner = ARRCOCQwen.from_pretrained(options.model, **how, break_even=0)
     made = equality(owner, options.questions, options.keep)
     if owner.fast_runner is not None:
         statistics = owner.fast_runner.recordings.statistics

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from arr_coc.config import SIGHTS, ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.first_look import Memory
 from arr_coc.qwen.loading import pick_device, pick_dtype
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.shapes import SHAPES, build_shape
@@ -18,6 +19,7 @@ from arr_coc.qwen.vision import Geometry
 
 ENCODINGS = ("dense", "after-vit", "sparse")
 MODES = ("eager", "graphs", "compiled")
+CHOOSERS = (*SIGHTS, "look_twice")  # what chooses: a sight of the ARR-COC layer, or another selector
 SHAPE = "shape:"
 
 
@@ -30,7 +32,7 @@ class Case:
     kept: int  # visual tokens kept of each image; all of them where the encoding is dense
     encoding: str  # dense (all tokens), after-vit (all are encoded, `kept` go on), sparse (only `kept` are encoded)
     mode: str  # eager (plain transformers), graphs (the fast path), compiled (with the selector's kernels fused)
-    sight: str = "stem"  # of the selector: textures, stem, glance
+    sight: str = "stem"  # what chooses, one of CHOOSERS
     decode: int = 0  # new tokens after the first whose time is taken
     repeats: int = 10
     cell: int = Geometry().cell  # px on a side of the model's cells
@@ -58,7 +60,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model under test, with a selector for each sight that is asked for."""
+    """A model under test, with what chooses for it by name."""
 
     name: str
     stock: Any
@@ -67,7 +69,7 @@ class Subject:
     def owner(self, case: Case) -> ARRCOCQwen:
         owner = self.owners.get(case.sight)
         if owner is None:
-            raise ValueError(f"{self.name} has no selector with sight {case.sight!r}: give {', '.join(self.owners)}")
+            raise ValueError(f"{self.name} has no selector {case.sight!r}: give {', '.join(self.owners)}")
         return owner
 
 
@@ -79,7 +81,8 @@ def load_subject(
     kind = pick_dtype(dtype, on)
     if not name.startswith(SHAPE):
         owner = ARRCOCQwen.from_pretrained(name, device=on, dtype=kind, selector="arr_coc", break_even=0)
-        return Subject(name, owner.model, dict.fromkeys(SIGHTS, owner))
+        twice = ARRCOCQwen(owner.model, owner.config, owner.layer, owner.processor, selector="look_twice", break_even=0)
+        return Subject(name, owner.model, {**dict.fromkeys(SIGHTS, owner), "look_twice": forgetful(twice)})
     shape = name.removeprefix(SHAPE)
     if shape not in SHAPES:
         raise ValueError(f"shape {shape!r}: known shapes are {', '.join(SHAPES)}")
@@ -87,8 +90,16 @@ def load_subject(
     return Subject(name, stock, {sight: random_owner(stock, sight, seed) for sight in sights})
 
 
+def forgetful(owner: ARRCOCQwen) -> ARRCOCQwen:
+    """What is measured is a first question: nothing is remembered of an image."""
+    owner.memory = Memory(0)
+    return owner.eval()
+
+
 def random_owner(stock: Any, sight: str, seed: int = 0) -> ARRCOCQwen:
     """A stock model with an untrained selector, which costs what a trained one does."""
+    if sight not in SIGHTS:
+        return forgetful(ARRCOCQwen(stock, selector=sight, break_even=0))
     width, vision = stock.config.text_config.hidden_size, stock.config.vision_config.hidden_size
     config = ARRCOCConfig(
         hidden_dim=width, sight=sight, glance_dim=vision if sight == "glance" else 0, trained=True, encoding="sparse"

@@ -116,8 +116,13 @@ def describe(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> dict[st
         "text_tokens": text,
         "encoding": case.encoding,
         "mode": mode,
-        "sight": None if case.dial == 1.0 else subject.owner(case).config.sight,
+        "sight": None if case.dial == 1.0 else chooser_of(subject.owner(case)),
     }
+
+
+def chooser_of(owner: ARRCOCQwen) -> str:
+    """What chooses, as rows name it: the sight of the ARR-COC layer, or the name of another selector."""
+    return owner.config.sight if owner.selector.name == "arr_coc" else owner.selector.name
 
 
 def summarize(times: list[Times]) -> dict[str, Any]:

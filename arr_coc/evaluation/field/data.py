@@ -86,11 +86,13 @@ def ask_scenes(
         number += 1
 
 
-def scene_pictures(questions: int, side: int, seed: int, difficulty: str | None = None) -> list[Picture]:
-    """Scenes of the `seen` split with `questions` questions in all."""
+def scene_pictures(
+    questions: int, side: int, seed: int, difficulty: str | None = None, split: str = "seen"
+) -> list[Picture]:
+    """Scenes with `questions` questions in all."""
     return [
         Picture(number, (side, side), partial(draw_scene, scene), tuple(_scene_query(scene, one) for one in asked))
-        for number, scene, asked in ask_scenes("seen", questions, (side, side), seed, difficulty)
+        for number, scene, asked in ask_scenes(split, questions, (side, side), seed, difficulty)
     ]
 
 

@@ -9,6 +9,7 @@ shared work it is charged as if nobody shared it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,8 +44,10 @@ class FastEngine:
         self._tables: dict[tuple[int, int], GridTables] = {}
 
     def suits(self, method: Method) -> bool:
-        """Whether it can run here: not where the choice is made inside the language model."""
-        return method.name == PLAIN or not self.selectors[method.selector].full_layers(3)
+        """Whether it can run here: not where small copies go along, nor where the language model makes the choice."""
+        if method.name == PLAIN:
+            return True
+        return method.encoding != "foveated" and not self.selectors[method.selector].full_layers(3)
 
     @torch.no_grad()
     def run(self, looked: KnownBatch, method: Method) -> Outcome:
@@ -109,8 +112,11 @@ class FastEngine:
             seen, vision_ms = self._see_small(looked, small, image_U, stopwatch)
         elif method.encoding == "sparse" and allocation is not None:
             cells_UK = torch.tensor([kept[row] for row in first], device=device)
+            looker = replace(self.owner.looker(), selector=self.selectors[method.selector])
             with stopwatch.part("vision"):
-                seen = encode_vision(self.model, self._patches(batch)[image_U], self.tables(batch.grid), cells_UK)
+                context = self._context(looked, looker.context_grid(batch.grid, cells_UK.shape[1]), image_U)
+                given = (self._patches(batch)[image_U], self.tables(batch.grid), cells_UK)
+                seen = encode_vision(self.model, *given, context=context)
             vision_ms = stopwatch.milliseconds()["vision"] / len(first)
         else:
             features, vision_ms = dense_features(self.owner, looked), looked.features_ms
@@ -122,6 +128,17 @@ class FastEngine:
             cells_UK = torch.tensor([kept[row] for row in first], device=device)
             seen = _cut(features, image_U, cells_UK, weights, batch.grid)
         return seen, unique, vision_ms
+
+    def _context(
+        self, looked: KnownBatch, small: tuple[int, int] | None, image_U: Tensor
+    ) -> tuple[Tensor, Tensor] | None:
+        """Small copies that kept windows attend to, and where their patches stand."""
+        if small is None:
+            return None
+        geometry, device = self.owner.geometry, self.owner.device
+        rows_BPX = vision.glance_rows(pixels_of(self.owner, looked), small, geometry)
+        places = vision.under_centres(small, looked.batch.grid, geometry.merge, device)
+        return self._frames(rows_BPX)[image_U], places
 
     def _see_small(
         self, looked: KnownBatch, small: tuple[int, int], image_U: Tensor, stopwatch: Stopwatch
@@ -170,7 +187,8 @@ class FastEngine:
             self.most_tokens,
             stopwatch,
         )
-        texts = [tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) for ids in found]
+        plain = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        texts = [tokenizer.decode(said.ids, **plain) for said in found]
         times = stopwatch.milliseconds()
         prefill = times["prefix"] / seen.merged_BKD.shape[0] + times["prefill"] / batch.rows
         return texts, {"prefill": prefill, "decode": times["decode"] / batch.rows}

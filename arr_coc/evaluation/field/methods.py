@@ -14,7 +14,7 @@ from arr_coc.selectors import PLAIN, Selector, read_selector, settings_of
 
 REFERENCE, ORACLE = "arr_coc", "oracle"
 TRAINED = frozenset({REFERENCE, "rival"})  # all others are training-free
-ENCODINGS = ("sparse", "dense")
+ENCODINGS = ("sparse", "foveated", "dense")
 FIELD = (
     *(REFERENCE, "look_twice", "training_free", "random:seed=0", "random:seed=1", "random:seed=2"),
     *("even_grid", "pooling", "downsampling", "fastv", "visionzip", "divprune", "cdpruner", "mmtok", ORACLE),
@@ -53,11 +53,11 @@ def build(owner: ARRCOCQwen, specs: Iterable[str]) -> dict[str, Selector]:
 def plan(selectors: dict[str, Selector], keeps: Sequence[Keep], encodings: Sequence[str], plain: bool) -> list[Method]:
     """Every selector with every encoding that it can work with and every budget; the plain model once.
 
-    Sparse methods come first: while they run, nothing of the dense ones is held in memory.
+    Those that choose before the ViT come first: while they run, nothing of the dense ones is held in memory.
     """
     for encoding in encodings:
         if encoding not in ENCODINGS:
-            raise ValueError(f"encoding {encoding!r}: expected {' or '.join(ENCODINGS)}")
+            raise ValueError(f"encoding {encoding!r}: expected one of {', '.join(ENCODINGS)}")
     for keep in keeps:
         check_keep(keep)
         if isinstance(keep, str) or keep == 1.0:

@@ -13,7 +13,7 @@ from torch import Tensor
 from arr_coc.evaluation.field.batch import Batch
 from arr_coc.evaluation.field.looking import KnownBatch, Outcome, dense_features
 from arr_coc.evaluation.field.methods import Method
-from arr_coc.qwen.eager import Prepared
+from arr_coc.qwen.eager import BEFORE, Prepared
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.selectors import PLAIN, Selector
 
@@ -68,12 +68,13 @@ class PlainEngine:
             "decode": 1e3 * (whole - first.seconds) / batch.rows,
         }
         image_id = owner.model.config.image_token_id
-        given = [row[mask.bool()] for row, mask in zip(prompt, prepared.attention_mask, strict=True)]
+        shown_BM = (prompt == image_id) & prepared.attention_mask.bool()
+        asked_BM = (prompt != image_id) & (prepared.compact.columns >= 0)  # without marks around small copies
         return Outcome(
             texts,
             [images[0].kept.tolist() for images in prepared.images],
-            [int((row == image_id).sum()) for row in given],
-            [tuple(row[row != image_id].tolist()) for row in given],
+            shown_BM.sum(-1).tolist(),
+            [tuple(row[asked].tolist()) for row, asked in zip(prompt, asked_BM, strict=True)],
             time_ms,
         )
 
@@ -87,7 +88,7 @@ class PlainEngine:
         preparer = replace(owner.preparer(), looker=looker, encoding=encoding)
         keeps = [method.keep] * batch.rows
         reads_inside = selector.reads_patches or selector.reads_received
-        if preparer.encoding == "sparse" or selector.resizes or (reads_inside and not plain):
+        if preparer.encoding in BEFORE or selector.resizes or (reads_inside and not plain):
             request = replace(batch.request, keeps=keeps, pixel_values=batch.rows_pixels())
             return preparer(request), 0.0
         features = dense_features(owner, looked)

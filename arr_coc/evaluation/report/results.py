@@ -244,7 +244,7 @@ def label(selector: str) -> str:
 def labels_of(entries: Iterable[Entry]) -> dict[Way, str]:
     """Names of methods by (selector, encoding): the encoding is said of those that also ran before the ViT."""
     ways = list(dict.fromkeys(entry.way for entry in entries))
-    both = {selector for selector, encoding in ways if encoding == "sparse"}
+    both = {selector for selector, encoding in ways if encoding != "dense"}
     return {way: label(way[0]) + (f", {way[1]}" if way[0] in both else "") for way in ways}
 
 

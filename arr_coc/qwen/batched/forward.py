@@ -48,6 +48,14 @@ class Seen:
     grid: tuple[int, int]  # cells: height, width
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer: its tokens without the stop token, and how likely the best two were at each step, the last too."""
+
+    ids: list[int]
+    best_T2: list[list[float]]
+
+
 def grid_tables(model: Any, height: int, width: int, device: torch.device | str) -> GridTables:
     """Tables for a grid of `height` x `width` cells."""
     visual, merge = model.model.visual, model.model.visual.spatial_merge_size
@@ -68,8 +76,13 @@ def encode_vision(
     tables: GridTables,
     cells_BK: Tensor | None = None,
     kernels: Any = plain_kernels,
+    context: tuple[Tensor, Tensor] | None = None,
 ) -> Seen:
-    """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only)."""
+    """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only).
+
+    `context` are the cells of a small copy, `[B, C, 4, p]`, and the patch of the grid where each of its patches stands,
+    `[4 C]`: the kept cells attend to them as well, and they are not handed on.
+    """
     visual = model.model.visual
     dtype = patches_BN4p.dtype
     batch, cells, window = patches_BN4p.shape[:3]
@@ -84,7 +97,11 @@ def encode_vision(
         place = F.embedding(cells_BK, table_NX)
         cos, sin = tables.cos_Nf[cells_BK], tables.sin_Nf[cells_BK]
     kept = rows.shape[1]
-    patches = kept * window
+    if context is not None:
+        rows = torch.cat([rows, context[0].to(dtype)], dim=1)
+        heard = [_at_patches(table, context[1], batch) for table in (table_NX, tables.cos_Nf, tables.sin_Nf)]
+        place, cos, sin = (torch.cat(both, dim=1) for both in zip((place, cos, sin), heard, strict=True))
+    patches = rows.shape[1] * window
     conv = visual.patch_embed.proj
     weight = conv.weight.sum(2).flatten(1)  # both frames are the same image
     x = F.linear(rows.reshape(batch * patches, -1), weight.to(dtype), conv.bias.to(dtype))
@@ -99,10 +116,21 @@ def encode_vision(
         x = kernels.vision_rest(x, attended, rest, dtype)
         if number in visual.deepstack_visual_indexes:
             level = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
-            merged = kernels.merge(x.view(batch * kept, window, -1), merger_weights(level), dtype)
+            merged = kernels.merge(_windows(x, batch, kept, window), merger_weights(level), dtype)
             deepstack.append(merged.view(batch, kept, -1))
-    merged = kernels.merge(x.view(batch * kept, window, -1), merger_weights(visual.merger), dtype)
+    merged = kernels.merge(_windows(x, batch, kept, window), merger_weights(visual.merger), dtype)
     return Seen(merged.view(batch, kept, -1), deepstack, cells_BK, (tables.height, tables.width))
+
+
+def _at_patches(table_Nx: Tensor, places_P: Tensor, batch: int) -> Tensor:
+    """Rows of a table of cells, the 4 patches of a cell side by side, for cells of other patches: `[B, C, 4 x]`."""
+    patches = table_Nx.unflatten(1, (4, -1)).flatten(0, 1)[places_P]
+    return patches.view(-1, table_Nx.shape[1]).expand(batch, -1, -1)
+
+
+def _windows(x: Tensor, batch: int, kept: int, window: int) -> Tensor:
+    """The patches of the first `kept` cells of each image, cell by cell."""
+    return x.view(batch, -1, window, x.shape[-1])[:, :kept].reshape(batch * kept, window, -1)
 
 
 def prefix_positions(seen: Seen, lead: int) -> Tensor:
@@ -217,8 +245,8 @@ def answer_rows(
     stop_id: int,
     most_tokens: int,
     stopwatch: Stopwatch | None = None,
-) -> list[list[int]]:
-    """Token ids of each row's answer, without the stop token. `start` is the position of the first prompt token.
+) -> list[Said]:
+    """The likeliest answer of each row, token by token. `start` is the position of the first prompt token.
 
     The prompts' own pass is timed as "prefill", the steps after the first token as "decode". `cache` is used up.
     """
@@ -234,21 +262,24 @@ def answer_rows(
         mask = torch.cat([causal.new_ones(longest, prefix), causal], dim=1).expand(rows, 1, -1, -1)
         hidden_RTD = run_text(model, ids_RT, (start + columns_T).expand(rows, -1), mask, cache, grow=True)
         last_RD = hidden_RTD[torch.arange(rows, device=device), lengths_R - 1]
-        token_A = logits(model, last_RD, dtype).argmax(-1)
+        logits_AV = logits(model, last_RD, dtype)
     with timed(stopwatch, "decode"):
         valid_AL = torch.cat([causal.new_ones(rows, prefix), columns_T < lengths_R[:, None]], dim=1)
-        return _go_on(model, cache, token_A, valid_AL, start + lengths_R, stop_id, most_tokens)
+        return _go_on(model, cache, logits_AV, valid_AL, start + lengths_R, stop_id, most_tokens)
 
 
 def _go_on(
-    model: Any, cache: PrefixCache, token_A: Tensor, valid_AL: Tensor, next_A: Tensor, stop_id: int, most_tokens: int
-) -> list[list[int]]:
+    model: Any, cache: PrefixCache, logits_AV: Tensor, valid_AL: Tensor, next_A: Tensor, stop_id: int, most_tokens: int
+) -> list[Said]:
     """The rest of the answers, token by token. Rows that are done leave the batch when they are a quarter of it."""
     dtype = cache[0][0].dtype
-    found: list[list[int]] = [[] for _ in range(token_A.shape[0])]
-    row_A = torch.arange(token_A.shape[0], device=token_A.device)
+    found: list[list[int]] = [[] for _ in range(logits_AV.shape[0])]
+    best_RT2 = logits_AV.new_zeros(len(found), most_tokens, 2)
+    row_A = torch.arange(len(found), device=logits_AV.device)
     done_A = torch.zeros_like(row_A, dtype=torch.bool)
     for step in range(most_tokens):
+        token_A = logits_AV.argmax(-1)
+        best_RT2[row_A, step] = logits_AV.softmax(-1).topk(2).values
         done_A = done_A | (token_A == stop_id)
         done = done_A.tolist()
         for row, token, over in zip(row_A.tolist(), token_A.tolist(), done, strict=True):
@@ -264,5 +295,6 @@ def _go_on(
         hidden_A1D = run_text(
             model, token_A.unsqueeze(1), (next_A + step).unsqueeze(1), valid_AL[:, None, None], cache, grow=True
         )
-        token_A = logits(model, hidden_A1D[:, 0], dtype).argmax(-1)
-    return found
+        logits_AV = logits(model, hidden_A1D[:, 0], dtype)
+    # One more step than tokens: the stop token's, unless the answer was cut short.
+    return [Said(ids, best_T2[: len(ids) + 1]) for ids, best_T2 in zip(found, best_RT2.tolist(), strict=True)]

@@ -4,24 +4,25 @@ B rows, I images, G images of one grid, H W grid of cells, N = H * W, C cells of
 question tokens, E = 1 + DeepStack levels, D width.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.attending import even_rank, known_budgets
+from arr_coc.attending import coverage, even_rank, known_budgets
 from arr_coc.config import FINE, Keep
 from arr_coc.knowing import place_waves
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.first_look import spread_over
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions, text_bucket
 from arr_coc.qwen.graphs.pixels import Pixels
 from arr_coc.qwen.graphs.recording import Tensors
 from arr_coc.qwen.looking import Looker, explain
 from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows
 from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, QuestionTokens
-from arr_coc.selectors import Selector
+from arr_coc.selectors import Selector, View
 from arr_coc.texture import Canvas, position_grid, pyramid_of
 from arr_coc.timing import Stopwatch
 
@@ -76,24 +77,30 @@ def by_grid(grids: list[Grid]) -> dict[Grid, list[int]]:
     return groups
 
 
-def everything(prompt: Prompt, device: torch.device) -> Chosen:
-    """All cells of all images, in as many slots as the largest has cells."""
-    counts = [height * width for height, width in prompt.grids]
-    slots = max(counts)
+def everything(grids: list[Grid], device: torch.device, slots: int = 0) -> Chosen:
+    """All cells of all images, in as many slots as the largest has cells, or in more."""
+    counts = [height * width for height, width in grids]
+    slots = max(slots, *counts)
     place_IK = torch.arange(slots).expand(len(counts), -1)
     mask_IK = place_IK < torch.tensor(counts).unsqueeze(1)
     cells_IK = place_IK.masked_fill(~mask_IK, 0).to(device, non_blocking=True)
-    groups = {grid: OneGrid(members) for grid, members in by_grid(prompt.grids).items()}
+    groups = {grid: OneGrid(members) for grid, members in by_grid(grids).items()}
     return Chosen(counts, slots, cells_IK, None if min(counts) == slots else mask_IK.to(device), groups)
 
 
 def choose(
-    stages: Any, looker: Looker, prompt: Prompt, keeps: list[Keep], pixels: Pixels, features: Tensor | None
+    stages: Any,
+    looker: Looker,
+    prompt: Prompt,
+    keeps: list[Keep],
+    pixels: Pixels,
+    features: Tensor | None,
+    attended: list[Tensor] | None = None,
 ) -> Chosen:
     """Choose cells of all images. The host reads nothing back unless a budget depends on a map.
 
     `stages` run what is recorded; `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that
-    read its tokens.
+    read its tokens; `attended` are the maps of a first look, `[h, w]` per image.
     """
     cells = [height * width for height, width in prompt.grids]
     counts = known_budgets(keeps, prompt.sample_of, cells)
@@ -102,7 +109,7 @@ def choose(
         assert features is not None
         judged = {grid: _judge_tokens(stages, looker, prompt, grid, groups[grid], features) for grid in groups}
     else:
-        judged = _judge_pixels(stages, looker, prompt, counts, pixels)
+        judged = _judge_pixels(stages, looker, prompt, counts, pixels, attended)
     if counts is None:
         order = [image for members in groups.values() for image in members]
         back_I = stages.put(torch.tensor(order).argsort())
@@ -114,9 +121,14 @@ def choose(
 
 
 def _judge_pixels(
-    stages: Any, looker: Looker, prompt: Prompt, counts: list[int] | None, pixels: Pixels
+    stages: Any,
+    looker: Looker,
+    prompt: Prompt,
+    counts: list[int] | None,
+    pixels: Pixels,
+    attended: list[Tensor] | None,
 ) -> dict[Grid, Tensors]:
-    """The ARR-COC layer's judgement of each group; where the budgets are known, its choice comes with it."""
+    """The judgement of each group by its textures; where the budgets are known, the choice comes with it."""
     canvases = pixels.canvases(prompt.grids, looker.geometry)
     slots = None if counts is None else budget_bucket(max(counts))
     judged: dict[Grid, Tensors] = {}
@@ -124,7 +136,10 @@ def _judge_pixels(
         question, asked = _questions(stages, prompt, members)
         given = {"canvas": torch.stack([canvases[image] for image in members]), "question": question, "asked": asked}
         if looker.selector.reads_glance:
-            given["glance"] = _glance(stages, looker.geometry, prompt, grid, members, pixels)
+            rows = small_rows(looker.geometry, prompt, members, glance_grid(grid, looker.geometry.cell), pixels)
+            given["glance"] = stages.glance(rows, grid)
+        if attended is not None:
+            given["attended"] = torch.stack([attended[image] for image in members])
         if counts is not None:
             given["k"] = stages.put(torch.tensor([counts[image] for image in members]))
         judged[grid] = stages.judge(looker.selector, grid, given, slots)
@@ -171,12 +186,10 @@ def _take(
     return Chosen(counts, slots, torch.stack([cells[image] for image in images]), mask_IK, explained)
 
 
-def _glance(stages: Any, geometry: Geometry, prompt: Prompt, grid: Grid, members: list[int], pixels: Pixels) -> Tensor:
-    """What the ViT makes of small copies of images of one grid."""
-    small = glance_grid(grid, geometry.cell)
+def small_rows(geometry: Geometry, prompt: Prompt, members: list[int], small: Grid, pixels: Pixels) -> Tensor:
+    """Patch rows of copies, of `small` cells, of images of one grid: `[G, P, X]`."""
     shrunk = pixels.shrunk(prompt.grids, members, (small[0] * geometry.cell, small[1] * geometry.cell), geometry)
-    glanced: Tensor = stages.glance(glance_rows(shrunk, small, geometry), grid)
-    return glanced
+    return glance_rows(shrunk, small, geometry)
 
 
 # ---------------------------------------------------------------- what is recorded
@@ -186,18 +199,18 @@ def tables_of(grid: Grid, device: torch.device) -> list[Tensor]:
     """Tables that the parts make once and keep for a while: a recording that reads them must keep them as well."""
     height, width = grid
     levels = [position_grid(height * fine, width * fine, device, torch.float32) for fine in (FINE, FINE // 2, 1)]
-    return [even_rank(height, width, device), place_waves(height, width, device), *levels]
+    orders = [even_rank(height, width, device), coverage(height, width, device)]
+    return [*orders, place_waves(height, width, device), *levels]
 
 
 def judge_canvas(selector: Any, word_table: Tensor, grid: Grid, tensors: Tensors) -> Judgement:
-    """What the ARR-COC layer thinks of pooled images."""
-    layer = selector.layer
-    pooled = tensors["canvas"]
+    """What a selector that judges by textures thinks of pooled images."""
+    pooled, attended = tensors["canvas"], tensors.get("attended")
     canvas = Canvas.of(pooled[:, :3], pooled[:, 3:4], pooled[:, 4:5])
     question = QuestionTokens(F.embedding(tensors["question"], word_table).float(), tensors["asked"])
-    pyramid = pyramid_of(canvas, layer.texture_channels)
-    pyramid = replace(pyramid, seen_BGHW=layer.sight(pyramid, tensors.get("glance")))
-    judgement: Judgement = layer.weigh(pyramid, question)
+    wide = None if attended is None else spread_over(attended, grid).flatten(1)
+    view = View(grid, question, None, None, tensors.get("glance"), attended_BN=wide)
+    judgement: Judgement = selector.judge_textures(pyramid_of(canvas, selector.channels), view)
     if judgement.balance.relevance_BHW.shape != (pooled.shape[0], *grid):
         raise ValueError(f"a map of shape {tuple(judgement.balance.relevance_BHW.shape)} for a grid of {grid}")
     return judgement

@@ -12,22 +12,28 @@ cache, each row at its own place.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+HELD = 1 << 22  # keys of a first look that are multiplied at once: together they take fewer launches
+
 # ---------------------------------------------------------------- vision
 
 
-def patch_places(cells_IK: Tensor, width_I: Tensor, merge: int) -> tuple[Tensor, Tensor]:
-    """Row and column of each patch `[I, P]`, window by window, from flat cells and the images' widths in cells."""
-    within = torch.arange(merge * merge, device=cells_IK.device)
-    y_IK, x_IK = cells_IK // width_I.unsqueeze(1), cells_IK % width_I.unsqueeze(1)
-    rows = y_IK.unsqueeze(-1) * merge + within // merge
-    columns = x_IK.unsqueeze(-1) * merge + within % merge
-    return rows.flatten(1), columns.flatten(1)
+def patches_of(cells_IK: Tensor, window: int) -> Tensor:
+    """The patches of flat cells, in the ViT's order: a cell's are together. `[I, P]`"""
+    within = torch.arange(window, device=cells_IK.device)
+    return (cells_IK.unsqueeze(-1) * window + within).flatten(1)
+
+
+def patch_places(patches_IP: Tensor, width_I: Tensor, merge: int) -> tuple[Tensor, Tensor]:
+    """Row and column of each patch `[I, P]`, from its number in the ViT's order and the images' widths in cells."""
+    cells_IP, within_IP = patches_IP // merge**2, patches_IP % merge**2
+    width_I1 = width_I.unsqueeze(1)
+    return cells_IP // width_I1 * merge + within_IP // merge, cells_IP % width_I1 * merge + within_IP % merge
 
 
 def _taps(place_IP: Tensor, size_I: Tensor, side: int) -> tuple[Tensor, Tensor]:
@@ -85,38 +91,58 @@ def attend(block: Any, x_IPX: Tensor, tables: tuple[Tensor, Tensor], mask_I11P: 
     return attention.proj(attended.transpose(1, 2).reshape(x_IPX.shape))
 
 
-def embed(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def embed(visual: Any, rows_IPx: Tensor, patches_IP: Tensor, grid_I2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Patches as the first block takes them, and the rotary tables."""
     conv = visual.patch_embed.proj  # its stride is its kernel: a matrix product
     x = F.linear(rows_IPx.to(conv.weight.dtype), conv.weight.flatten(1), conv.bias)
-    row_IP, column_IP = patch_places(cells_IK, grid_I2[:, 1], visual.spatial_merge_size)
+    row_IP, column_IP = patch_places(patches_IP, grid_I2[:, 1], visual.spatial_merge_size)
     x = x + learned_places(visual, row_IP, column_IP, grid_I2).to(x.dtype)
     return x, rotary(visual.rotary_pos_emb.inv_freq, row_IP, column_IP)
 
 
-def see(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor, mask_IK: Tensor | None = None) -> Tensor:
+class Heard(NamedTuple):
+    """Small copies that windows attend to: patches, the patch of the full grid that each stands at, which are real."""
+
+    rows_ICx: Tensor
+    patches_IC: Tensor
+    mask_IC: Tensor
+
+
+def see(
+    visual: Any,
+    rows_IPx: Tensor,
+    cells_IK: Tensor,
+    grid_I2: Tensor,
+    mask_IK: Tensor | None = None,
+    heard: Heard | None = None,
+) -> Tensor:
     """Visual tokens of all slots, `[E, I * K, D]`: the merged ones first, then the DeepStack levels.
 
     `rows_IPx` are the patches of each image's windows, `cells_IK` their places on grids of `grid_I2` cells (height,
-    width), `mask_IK` True for real ones.
+    width), `mask_IK` True for real ones. What is `heard` goes along, and is not handed on.
     """
-    x, tables = embed(visual, rows_IPx, cells_IK, grid_I2)
-    mask = None
-    if mask_IK is not None:
-        mask = mask_IK.repeat_interleave(visual.spatial_merge_size**2, dim=1, output_size=x.shape[1])[:, None, None]
+    window, own = visual.spatial_merge_size**2, rows_IPx.shape[1]
+    patches_IP = patches_of(cells_IK, window)
+    real_IP = None if mask_IK is None else mask_IK.repeat_interleave(window, dim=1, output_size=own)
+    if heard is not None:
+        real_IP = torch.ones_like(patches_IP, dtype=torch.bool) if real_IP is None else real_IP
+        windows = (rows_IPx, patches_IP, real_IP)
+        rows_IPx, patches_IP, real_IP = (torch.cat(both, dim=1) for both in zip(windows, heard, strict=True))
+    x, tables = embed(visual, rows_IPx, patches_IP, grid_I2)
+    mask = None if real_IP is None else real_IP[:, None, None]
     levels: list[Tensor] = []
     for number, block in enumerate(visual.blocks):
         x = x + attend(block, block.norm1(x), tables, mask)
         x = x + block.mlp(block.norm2(x))
         if number in visual.deepstack_visual_indexes:
             merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
-            levels.append(merger(x))
-    return torch.stack([visual.merger(x), *levels])
+            levels.append(merger(x[:, :own]))
+    return torch.stack([visual.merger(x[:, :own]), *levels])
 
 
 def last_hidden(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor) -> Tensor:
     """The ViT's last hidden states before the merger, `[I, P, X]`."""
-    x, tables = embed(visual, rows_IPx, cells_IK, grid_I2)
+    x, tables = embed(visual, rows_IPx, patches_of(cells_IK, visual.spatial_merge_size**2), grid_I2)
     for block in visual.blocks:
         x = x + attend(block, block.norm1(x), tables, None)
         x = x + block.mlp(block.norm2(x))
@@ -177,13 +203,22 @@ def norm(module: Any, x: Tensor) -> Tensor:
     return F.rms_norm(x, module.weight.shape, module.weight, module.variance_epsilon)
 
 
+def query_of(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """Queries of one layer, turned: `[B, H, M, d]`."""
+    heads = attention.q_proj(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim)
+    return turn(norm(attention.q_norm, heads), *tables).transpose(1, 2)
+
+
+def key_of(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """Keys of one layer, turned: `[B, H / G, M, d]`."""
+    heads = attention.k_proj(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim)
+    return turn(norm(attention.k_norm, heads), *tables).transpose(1, 2)
+
+
 def project(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Query `[B, H, M, d]`, key and value `[B, H / G, M, d]` of one layer, turned."""
-    heads = (*x_BMD.shape[:2], -1, attention.head_dim)
-    query = turn(norm(attention.q_norm, attention.q_proj(x_BMD).view(heads)), *tables)
-    key = turn(norm(attention.k_norm, attention.k_proj(x_BMD).view(heads)), *tables)
-    value = attention.v_proj(x_BMD).view(heads)
-    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    value = attention.v_proj(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim).transpose(1, 2)
+    return query_of(attention, x_BMD, tables), key_of(attention, x_BMD, tables), value
 
 
 def finish(layer: Any, x_BMD: Tensor, attended_BHMd: Tensor) -> Tensor:
@@ -209,6 +244,20 @@ def places_of(base_BM: Tensor, visual_BM: Tensor, cells_V: Tensor, width_V: Tens
     return positions_3BM + offsets_3BM * (visual_BM >= 0)
 
 
+def embed_prompt(language: Any, ids_BM: Tensor, visual_BM: Tensor, features_EVD: Tensor) -> Tensor:
+    """What the first layer takes, `[B, M, D]`: words, and visual tokens in the slots that `visual_BM` names."""
+    x = language.embed_tokens(ids_BM)
+    return torch.where((visual_BM >= 0).unsqueeze(-1), features_EVD[0][visual_BM.clamp(min=0)].to(x.dtype), x)
+
+
+def add_level(x_BMD: Tensor, number: int, visual_BM: Tensor, features_EVD: Tensor) -> Tensor:
+    """What layer `number` hands on: with a DeepStack level added to visual tokens, where there is one for it."""
+    if number + 1 >= features_EVD.shape[0]:
+        return x_BMD
+    level = features_EVD[number + 1][visual_BM.clamp(min=0)].to(x_BMD.dtype)
+    return x_BMD + torch.where((visual_BM >= 0).unsqueeze(-1), level, torch.zeros_like(level))
+
+
 def prefill(
     model: Any,
     cache: StaticCache,
@@ -221,10 +270,7 @@ def prefill(
 ) -> Tensor:
     """Run padded prompts, fill the cache, and give the logits `[B, words]` after each row's last token."""
     language = model.model.language_model
-    is_visual_BM1 = (visual_BM >= 0).unsqueeze(-1)
-    slot_BM = visual_BM.clamp(min=0)
-    x = language.embed_tokens(ids_BM)
-    x = torch.where(is_visual_BM1, features_EVD[0][slot_BM].to(x.dtype), x)
+    x = embed_prompt(language, ids_BM, visual_BM, features_EVD)
     length = ids_BM.shape[1]
     tables = text_rotary(language.rotary_emb, axis_f, positions_3BM, x.dtype, (1,))
     for number, layer in enumerate(language.layers):
@@ -233,12 +279,57 @@ def prefill(
         keys[:, :, :length].copy_(key)
         values[:, :, :length].copy_(value)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-        x = finish(layer, x, attended)
-        if number + 1 < features_EVD.shape[0]:
-            level = features_EVD[number + 1][slot_BM].to(x.dtype)
-            x = x + torch.where(is_visual_BM1, level, torch.zeros_like(level))
+        x = add_level(finish(layer, x, attended), number, visual_BM, features_EVD)
     last_B1D = (lengths_B - 1).view(-1, 1, 1).expand(-1, 1, x.shape[-1])
     return logits_of(model, x.gather(1, last_B1D).squeeze(1))
+
+
+def products(asks: list[Tensor], keys: list[Tensor]) -> Tensor:
+    """One query of each row, `[B, H, d]`, and all keys `[B, H / G, M, d]`, of some layers: `[layers, B, H, M]` fp32."""
+    key = torch.stack(keys).float()
+    query = torch.stack(asks).float().unflatten(2, (key.shape[2], -1))
+    return (query @ key.transpose(-1, -2)).flatten(2, 3)
+
+
+def read_first(
+    model: Any,
+    layers: int,
+    axis_f: Tensor,
+    ids_BM: Tensor,
+    visual_BM: Tensor,
+    positions_3BM: Tensor,
+    lengths_B: Tensor,
+    features_EVD: Tensor,
+) -> Tensor:
+    """Attention of each row's last token over its row, mean over heads and the first `layers` layers: `[B, M]` fp32.
+
+    One row of each layer's matrix. Of the last of these layers nothing is needed but keys and that one query.
+    """
+    language = model.model.language_model
+    x = embed_prompt(language, ids_BM, visual_BM, features_EVD)
+    tables = text_rotary(language.rotary_emb, axis_f, positions_3BM, x.dtype, (1,))
+    row_B, last_B = torch.arange(x.shape[0], device=x.device), lengths_B - 1
+    asks: list[Tensor] = []
+    keys: list[Tensor] = []
+    logits: list[Tensor] = []
+    for number, layer in enumerate(language.layers[:layers]):
+        attention, inside = layer.self_attn, norm(layer.input_layernorm, x)
+        if number + 1 < layers:
+            query, key, value = project(attention, inside, tables)
+            attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+            x = add_level(finish(layer, x, attended), number, visual_BM, features_EVD)
+            asks_BHd = query[row_B, :, last_B]
+        else:
+            key, there = key_of(attention, inside, tables), tuple(one[row_B, last_B].unsqueeze(1) for one in tables)
+            asks_BHd = query_of(attention, inside[row_B, last_B].unsqueeze(1), (there[0], there[1])).squeeze(2)
+        asks.append(asks_BHd)
+        keys.append(key)
+        if len(keys) * key.numel() >= HELD or number + 1 == layers:
+            logits.append(products(asks, keys))
+            asks, keys = [], []
+    hidden_BM = torch.arange(x.shape[1], device=x.device) >= lengths_B.unsqueeze(1)
+    logits_KBHM = torch.cat(logits) * attention.scaling  # that of all layers
+    return logits_KBHM.masked_fill(hidden_BM.unsqueeze(1), -torch.inf).softmax(-1).mean((0, 2))
 
 
 def step(

@@ -10,7 +10,7 @@ are rounded up to a few fixed ones: a recording is made per size, and what is pa
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -46,6 +46,12 @@ class PaddedSequences:
     base_BM: Tensor  # position of text; where an image starts, for its tokens
     lengths_B: Tensor  # tokens of each row
     next_B: Tensor  # position of the first new token of each row
+
+    def places(self, slots: int) -> Tensor:
+        """Where the token of each slot stands in the flat sequences, `[V]`; 0 for empty ones."""
+        slot_BM = torch.where(self.visual_BM < 0, slots, self.visual_BM)  # text goes where nobody looks
+        place_BM = torch.arange(slot_BM.numel()).view_as(slot_BM)
+        return torch.zeros(slots + 1, dtype=torch.long).scatter(0, slot_BM.flatten(), place_BM.flatten())[:slots]
 
 
 def read_prompt(
@@ -87,6 +93,18 @@ def plan(
             place += count
         lengths_B[row], next_B[row] = place, position
     return PaddedSequences(ids_BM, visual_BM, base_BM, lengths_B, next_B)
+
+
+def with_grids(prompt: Prompt, grids: Sequence[Grid], image_id: int) -> Prompt:
+    """The prompts as they would be had the images come with these grids of cells."""
+    rows = []
+    for row, ids in enumerate(prompt.rows):
+        pieces = [
+            ids[start:end] if image is None else ids[start].expand(grids[image][0] * grids[image][1])
+            for image, start, end in _pieces(prompt, row, image_id)
+        ]
+        rows.append(torch.cat(pieces))
+    return replace(prompt, rows=rows, grids=list(grids))
 
 
 def _pieces(prompt: Prompt, row: int, image_id: int) -> list[tuple[int | None, int, int]]:

@@ -40,16 +40,22 @@ class Pixels:
     def shrunk(
         self, grids: Sequence[Grid], members: Sequence[int], size: tuple[int, int], geometry: Geometry
     ) -> Tensor:
-        """Images of one grid at `size` px, by area: `[G, 3, h, w]` in [0, 1]; one channel of one image at a time."""
+        """Images of one grid at `size` px, by area: `[G, 3, h, w]` in [0, 1]; of a large one, a channel at a time."""
         rows = self.rows_Rx.split([height * width * geometry.window for height, width in grids])
         small = []
         for image in members:
             if self.images is None:
                 small.append(shrink_patches(rows[image], grids[image], size, geometry))
                 continue
-            channels = [(channel.float() / 255)[None, None] for channel in self.images[image]]
-            small.append(torch.cat([F.interpolate(one, size=size, mode="area") for one in channels], dim=1))
+            channels = self.images[image].split(_channels(grids[image]))
+            shrunk = [F.interpolate((one.float() / 255).unsqueeze(0), size=size, mode="area") for one in channels]
+            small.append(torch.cat(shrunk, dim=1))
         return torch.cat(small)
+
+
+def _channels(grid: Grid) -> int:
+    """How many channels of an image are looked at together: on a GPU it is the number of launches that costs."""
+    return 3 if grid[0] * grid[1] <= CHUNK else 1
 
 
 @lru_cache(maxsize=8)
@@ -91,14 +97,16 @@ def pool_image(image_3hw: Tensor, geometry: Geometry) -> Tensor:
 
 
 def shrink_patches(rows_Px: Tensor, grid: Grid, size: tuple[int, int], geometry: Geometry) -> Tensor:
-    """An image `[1, 3, h, w]` in [0, 1] of `size` px, by area, from its patch rows; one channel at a time."""
+    """An image `[1, 3, h, w]` in [0, 1] of `size` px, by area, from its patch rows."""
     merge, patch, (height, width) = geometry.merge, geometry.patch, grid
     blocks = rows_Px.view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, :, 0]
     mean, std = geometry.scale(rows_Px.device)
-    channels = []
-    for channel in range(3):
-        whole = blocks[:, :, :, :, channel].permute(0, 2, 4, 1, 3, 5).float()
-        whole = whole.reshape(1, 1, height * merge * patch, width * merge * patch)
-        whole = (whole * std[channel]).add_(mean[channel]).clamp_(0, 1)
-        channels.append(F.interpolate(whole, size=size, mode="area"))
-    return torch.cat(channels, dim=1)
+    small = []
+    together = _channels(grid)
+    for first in range(0, 3, together):
+        part = slice(first, first + together)
+        whole = blocks[:, :, :, :, part].permute(4, 0, 2, 5, 1, 3, 6).float()
+        whole = whole.reshape(1, -1, height * merge * patch, width * merge * patch)
+        whole = (whole * std[part]).add_(mean[part]).clamp_(0, 1)
+        small.append(F.interpolate(whole, size=size, mode="area"))
+    return torch.cat(small, dim=1)

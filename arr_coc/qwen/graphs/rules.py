@@ -9,7 +9,7 @@ from transformers import Qwen3VLForConditionalGeneration
 from arr_coc.qwen.looking import Looker
 
 ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")  # all of them the same mathematics
-SELECTORS = ("arr_coc", "training_free")  # these judge without reading back to the host
+SELECTORS = ("arr_coc", "look_twice", "training_free")  # these judge without reading back to the host
 TENSORS = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")  # what it reads
 
 

@@ -13,7 +13,10 @@ from torch import Tensor
 
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.confidence import confidence, log_probability
 from arr_coc.qwen.graphs.choosing import Chosen, choose, everything
+from arr_coc.qwen.graphs.first import context_of, look_first
+from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import (
     NotFast,
     PaddedSequences,
@@ -68,8 +71,13 @@ class FastResult:
     new_BT: Tensor  # new tokens on the host, padded after a row's end
     first_logits_BV: Tensor  # of the first new token, fp32, on the device
     images: list[list[ImageSelection]]  # per row, per image
+    log_probability_BT: Tensor  # of the new tokens, on the host; of no meaning after a row's end
     timings_ms: dict[str, float]
     """select, vision, prefill, ttft (their sum), wall_ttft (until the token is on the host), decode (per token)."""
+
+    def confidence(self, row: int) -> float:
+        """How sure the answer of a row is that did not end before the others."""
+        return confidence(self.log_probability_BT[row])
 
     def as_timed(self) -> dict[str, float]:
         """The times under the eager path's names: "generate" is prefill and all steps together."""
@@ -119,7 +127,7 @@ class FastRunner:
                 layout, decoder, said = self._prefill(looker.config.position_policy, prompt, chosen, features, picking)
             first_logits = said["logits"].clone()
             token = said["token"] if picking.warpers is None else picking.pick(first_logits)
-            rows = Rows(picking, job.input_ids.cpu())
+            rows, sure = Rows(picking, job.input_ids.cpu()), [log_probability(first_logits, token)]
             first = token.tolist()
             wall_ms = 1e3 * (time.perf_counter() - started)
             strategies = chosen.strategies()
@@ -129,11 +137,12 @@ class FastRunner:
                 streamer.put(rows.prompt_BL)
             _show(streamer, rows.add(first))
             with stopwatch.part("decode"):
-                self._decode(decoder, layout, token, rows, streamer)
+                sure += self._decode(decoder, layout, token, rows, streamer)
             if streamer is not None:
                 streamer.end()
             timings = _timings(stopwatch, len(rows.steps), wall_ms)
-            return FastResult(rows.new_BT, first_logits, chosen.explain(prompt, strategies), timings)
+            explained = chosen.explain(prompt, strategies)
+            return FastResult(rows.new_BT, first_logits, explained, torch.stack(sure, dim=1).cpu(), timings)
 
     def _check_weights(self, looker: Looker) -> None:
         """Recordings read weights where they lay: if weights were moved or the selector exchanged, they are void."""
@@ -170,12 +179,14 @@ class FastRunner:
             with stopwatch.part("select"):
                 chosen = self._choose(looker, prompt, keeps, pixels, None)
             with stopwatch.part("vision"):
-                return chosen, self._see(prompt, chosen, pixels.rows_Rx)
-        whole = everything(prompt, self.device)
+                heard = context_of(self.stages, looker, prompt, chosen.counts_I, pixels)
+                return chosen, self._see(prompt, chosen, pixels.rows_Rx, heard)
+        whole = everything(prompt.grids, self.device)
         with stopwatch.part("vision"):
             features = self._see(prompt, whole, pixels.rows_Rx)
         if all_kept:
             return whole, features
+        features = features.clone()  # a first look may run the same recording
         with stopwatch.part("select"):
             chosen = self._choose(looker, prompt, keeps, pixels, features)
         with stopwatch.part("vision"):
@@ -187,14 +198,15 @@ class FastRunner:
     ) -> Chosen:
         """The choice; where it fails, the plain path keeps every token and says why."""
         try:
-            return choose(self.stages, looker, prompt, keeps, pixels, features)
+            attended = look_first(self.stages, looker, prompt, pixels)
+            return choose(self.stages, looker, prompt, keeps, pixels, features, attended)
         except NotFast:
             raise
         except Exception as error:
             raise NotFast(f"choosing failed ({type(error).__name__})") from error
 
-    def _see(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor) -> Tensor:
-        """One call of the ViT over the chosen windows of all images."""
+    def _see(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor, heard: Heard | None = None) -> Tensor:
+        """One call of the ViT over the chosen windows of all images, with what they attend to beside themselves."""
         window = self.model.config.vision_config.spatial_merge_size**2
         cells_I = torch.tensor([height * width for height, width in prompt.grids])
         if chosen.mask_IK is None and chosen.slots == int(cells_I.max()):
@@ -204,7 +216,7 @@ class FastRunner:
             index = first_I11 + chosen.cells_IK.unsqueeze(-1) * window + torch.arange(window, device=self.device)
             rows_IPx = pixels_Rx.index_select(0, index.flatten()).view(len(prompt.grids), -1, pixels_Rx.shape[1])
         grid_I2 = self.stages.put(torch.tensor(prompt.grids))
-        return self.stages.see(rows_IPx, chosen.cells_IK, grid_I2, chosen.mask_IK)
+        return self.stages.see(rows_IPx, chosen.cells_IK, grid_I2, chosen.mask_IK, heard)
 
     def _prefill(
         self, policy: str, prompt: Prompt, chosen: Chosen, features: Tensor, picking: Picking
@@ -222,20 +234,25 @@ class FastRunner:
 
     def _decode(
         self, decoder: Recording | None, layout: PaddedSequences, token: Tensor, rows: Rows, streamer: Any
-    ) -> None:
-        """Go on from the first token until every row has ended; the host reads one token per row and step."""
+    ) -> list[Tensor]:
+        """Go on from the first token until every row has ended; the host reads one token per row and step.
+
+        Returns how likely each token was, `[B]` per step, on the device.
+        """
         given = {
             "token": token,
             "position": self.stages.put(layout.next_B),
             "length": self.stages.put(layout.lengths_B),
         }
-        sampling = rows.picking.warpers is not None
+        sampling, sure = rows.picking.warpers is not None, []
         while not rows.finished:
             assert decoder is not None
             said = decoder(**given)
             token = rows.picking.pick(said["logits"]) if sampling else said["token"]
+            sure.append(log_probability(said["logits"], token))
             given = {"token": token} if sampling else {}
             _show(streamer, rows.add(token.tolist()))
+        return sure
 
 
 def _show(streamer: Any, tokens_B: Tensor) -> None:

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from arr_coc.qwen.graphs.choosing import as_judgement, as_tensors, choose_padded, judge_canvas, tables_of
 from arr_coc.qwen.graphs.forward import (
+    Heard,
     StaticCache,
     axis_of_frequency,
     last_hidden,
     places_of,
     prefill,
+    read_first,
     see,
     step,
 )
@@ -75,7 +77,7 @@ class Stages:
         return self.recordings.get(("glance", grid, images), make)(rows=rows_GPx)["maps"]
 
     def judge(self, selector: Any, grid: Grid, tensors: Tensors, slots: int | None = None) -> Tensors:
-        """The ARR-COC layer's judgement of pooled images: `canvas`, `question`, `asked`, and `glance` if it has one.
+        """The judgement of pooled images: `canvas`, `question`, `asked`, and `glance` or `attended` if it is read.
 
         Where budgets are known (`k`, and their `slots`), the choice comes with it.
         """
@@ -105,23 +107,66 @@ class Stages:
 
     # ---------------------------------------------------------------- encoding
 
-    def see(self, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor, mask_IK: Tensor | None) -> Tensor:
+    def see(
+        self,
+        rows_IPx: Tensor,
+        cells_IK: Tensor,
+        grid_I2: Tensor,
+        mask_IK: Tensor | None,
+        heard: Heard | None = None,
+    ) -> Tensor:
         """Visual tokens of all slots `[E, V, D]`; the mask is left out where every slot is real."""
         given = {"rows": rows_IPx, "cells": cells_IK, "grid": grid_I2}
         if mask_IK is not None:
             given["mask"] = mask_IK
+        if heard is not None:
+            given |= heard._asdict()
 
         def make() -> tuple[Function, Tensors]:
             def run(tensors: Tensors) -> Tensors:
-                rows, cells, grid = tensors["rows"], tensors["cells"], tensors["grid"]
-                return {"features": see(self.visual, rows, cells, grid, tensors.get("mask"))}
+                own = tensors["rows"], tensors["cells"], tensors["grid"], tensors.get("mask")
+                beside = None if heard is None else Heard(*(tensors[name] for name in Heard._fields))
+                return {"features": see(self.visual, *own, beside)}
 
-            return run, given | {"rows": rows_IPx.to(self.visual.dtype)}
+            return run, {name: one.to(self.visual.dtype) if "rows" in name else one for name, one in given.items()}
 
-        key = ("see", *cells_IK.shape, mask_IK is not None)
+        key = ("see", *cells_IK.shape, mask_IK is not None, 0 if heard is None else heard.mask_IC.shape[1])
         return self.recordings.get(key, make)(**given)["features"]
 
-    # ---------------------------------------------------------------- speaking
+    # ---------------------------------------------------------------- reading and speaking
+
+    def read_first(
+        self, layout: PaddedSequences, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor, layers: int
+    ) -> Tensor:
+        """Attention of each row's last token to every slot `[V]` fp32, in the first `layers` decoder layers."""
+        batch, length = layout.ids_BM.shape
+        given = self._sequence(layout, features_EVD, cells_V, width_V) | {
+            "places": self.put(layout.places(cells_V.shape[0]))
+        }
+
+        def make() -> tuple[Function, Tensors]:
+            def run(t: Tensors) -> Tensors:
+                places_3BM = places_of(t["base"], t["visual"], t["cells"], t["widths"], "original")
+                sequence = (t["ids"], t["visual"], places_3BM, t["lengths"])
+                attended_BM = read_first(self.model, layers, self.axis_f, *sequence, t["features"])
+                return {"attended": attended_BM.flatten()[t["places"]]}
+
+            return run, given
+
+        key = ("read first", batch, length, features_EVD.shape[1], layers)
+        return self.recordings.get(key, make)(**given)["attended"]
+
+    def _sequence(self, layout: PaddedSequences, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor) -> Tensors:
+        """Padded prompts on the device, by the names that recordings give them."""
+        return {
+            "ids": self.put(layout.ids_BM),
+            "visual": self.put(layout.visual_BM),
+            "base": self.put(layout.base_BM),
+            "lengths": self.put(layout.lengths_B),
+            "features": features_EVD,
+            "cells": cells_V,
+            "widths": width_V,
+        }
 
     def cache(self, batch: int, capacity: int) -> StaticCache:
         """The cache of that size. It lives as long as a recording that uses it."""
@@ -142,15 +187,7 @@ class Stages:
         """Run the prompts: `logits` and the most likely `token` of each row."""
         batch, length = layout.ids_BM.shape
         cache = self.cache(batch, capacity)
-        given = {
-            "ids": self.put(layout.ids_BM),
-            "visual": self.put(layout.visual_BM),
-            "base": self.put(layout.base_BM),
-            "lengths": self.put(layout.lengths_B),
-            "features": features_EVD,
-            "cells": cells_V,
-            "widths": width_V,
-        }
+        given = self._sequence(layout, features_EVD, cells_V, width_V)
 
         def make() -> tuple[Function, Tensors]:
             def run(t: Tensors) -> Tensors:

@@ -1,0 +1,90 @@
+"""How sure, and looking again: the tables from results/look-again.json, and the plot of how far confidence is true.
+
+python -m studies.figures.again     writes docs/pictures/reliability.png
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from arr_coc.evaluation.report.pages import markdown_table
+from arr_coc.evaluation.report.plots import DPI, LIGHT
+
+ROOT = Path(__file__).parents[2]
+SPLITS = {"seen": "seen", "unseen": "held out"}
+MARKS = {"seen": ("#0072b2", "o"), "unseen": ("#d55e00", "s")}  # told apart without colour vision
+SHOWN = (0.5, 0.8, 0.95)  # thresholds
+
+
+def confidence_table(results: dict[str, Any]) -> str:
+    """How well each candidate tells right from wrong answers."""
+    splits = results["splits"]
+    names = splits["seen"]["auroc"]
+    rows = [(name, *(f"{splits[split]['auroc'][name]:.3f}" for split in SPLITS)) for name in names]
+    counts = results["about"]["questions"]
+    asked = ", ".join(f"{SPLITS[split]} {counts[f'{split}, seed 777']:,}" for split in SPLITS)
+    return "\n".join(
+        [
+            *markdown_table(("confidence of an answer, from its tokens' probabilities", *SPLITS.values()), rows),
+            "",
+            f"AUROC at 10 % of the tokens: how often a right answer is surer than a wrong one. Questions: {asked}.",
+        ]
+    )
+
+
+def again_table(results: dict[str, Any]) -> str:
+    """What looking again gives and costs, beside as many tokens from the start."""
+    rows = []
+    for name in results["splits"]["seen"]["rules"]:
+        for split, label in SPLITS.items():
+            rule = results["splits"][split]["rules"][name]
+            first = rule["one_look"]
+            for one in (made for made in rule["thresholds"] if made["unsure"] in SHOWN):
+                gain = one.get("over_scaled", one["over_fixed"])
+                low, high = gain["ci95"]
+                rows.append(
+                    (
+                        f"{name}, under {one['unsure']:g}",
+                        label,
+                        f"{one['asked_again']:.0%}",
+                        f"{first['tokens']:.0f} to {one['tokens']:.0f}",
+                        f"{first['accuracy']:.1%} to {one['accuracy']:.1%}",
+                        f"{100 * gain['mean']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})",
+                    )
+                )
+    heads = (
+        "looks again",
+        "split",
+        "asked again",
+        "tokens, all looks",
+        "accuracy",
+        "points over as many tokens at once",
+    )
+    return "\n".join(markdown_table(heads, rows))
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Share of right answers by confidence, a mark per tenth; its size says how many answers are there."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"font.family": "DejaVu Sans", "font.size": 8.5, "text.color": LIGHT.ink}):
+        figure = Figure(figsize=(4.4, 3.6), dpi=DPI, facecolor=LIGHT.paper, layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot([0, 100], [0, 100], color=LIGHT.faint, linestyle=":", linewidth=1, label="as sure as it is right")
+        for split, label in SPLITS.items():
+            bins = results["splits"][split]["reliability"]["bins"]
+            colour, mark = MARKS[split]
+            sure, right = ([100 * one[name] for one in bins] for name in ("confidence", "right"))
+            axes.plot(sure, right, color=colour, linewidth=1.2, marker=mark, markersize=4, label=label)
+            axes.scatter(sure, right, s=[one["n"] for one in bins], color=colour, alpha=0.25, linewidths=0)
+        axes.set(xlabel="confidence of the answer, %", ylabel="right answers, %", xlim=(0, 102), ylim=(-2, 102))
+        axes.grid(color=LIGHT.grid, linewidth=0.7)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="upper left")
+        figure.savefig(path, facecolor=LIGHT.paper, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    draw(json.loads((ROOT / "results" / "look-again.json").read_text()), ROOT / "docs" / "pictures" / "reliability.png")

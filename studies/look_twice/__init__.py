@@ -1,0 +1,1 @@
+"""Looking twice: what it finds, what it costs, and when to look again."""
