@@ -14,7 +14,7 @@ from arr_coc import ARRCOCQwen
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import EXIT_INTERRUPTED, run
 from arr_coc.evaluation.field.data import METRICS, found_evidence
-from arr_coc.evaluation.field.methods import Method
+from arr_coc.evaluation.field.methods import ENCODINGS, Method
 from arr_coc.evaluation.tuning import advice, space
 from arr_coc.evaluation.tuning import run as tuning
 from arr_coc.evaluation.tuning.run import ALL, CLOSE, KEEPS, Tuner
@@ -213,7 +213,7 @@ def test_a_larger_first_look_must_find_more():
 def answers_where(right):
     """Answers of all methods to 60 questions about 20 images; `right` tells a method's from its family."""
     specs = ("look_twice", "even_grid", "random")
-    methods = [Method(spec, encoding, keep) for spec in specs for encoding in ("sparse", "dense") for keep in KEEPS]
+    methods = [Method(spec, encoding, keep) for spec in specs for encoding in ENCODINGS for keep in KEEPS]
     families = ("colour", "count", "sign")
     return {
         method: [
@@ -308,7 +308,7 @@ def test_tuning_ends_in_time_and_is_found_again(folder, clock, capsys):
     Draft202012Validator(SCHEMA).validate(report)
     assert report["complete"]
     assert 0 < report["table"][0]["n"] < tuning.MOST_QUESTIONS / 2
-    assert {row["encoding"] for row in report["table"]} == {"sparse", "dense"}
+    assert {row["encoding"] for row in report["table"]} == set(ENCODINGS)
     assert {row["keep"] for row in report["table"]} == {*KEEPS, "auto", 1.0}
     assert len({row["n"] for row in report["table"]}) == 1
     assert settings_in_force(ARRCOCQwen.from_pretrained(folder)) == report["settings"]

@@ -145,7 +145,7 @@ def when_not(answers: Answers, spec: str, advice: Mapping[str, Any]) -> list[str
             )
     for each in KEEPS:
         even = Method("even_grid", chosen.encoding, each)
-        if difference(answers, Method(spec, chosen.encoding, each), even)["ci95"][0] <= 0:
+        if even in answers and difference(answers, Method(spec, even.encoding, each), even)["ci95"][0] <= 0:
             lines.append(f"at {each:.0%} an even grid is not surely worse than choosing")
     if advice["keep"] is None:
         lines.append(f"every budget loses more than {100 * LOSS:.0f} points: keep all tokens where answers matter most")

@@ -9,7 +9,7 @@ short is left out; all before it counts.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,19 +148,19 @@ class Tuner:
         if not pictures:
             raise ValueError(TOO_FEW)
         few = [replace(pictures[0], queries=pictures[0].queries[:2])]
-        kinds = {TUNED: Method(TUNED, "sparse", QUARTER), BLIND[0]: Method(BLIND[0], "sparse", QUARTER), PLAIN: ALL}
-        seconds: dict[str, float] = {}
+        ways = self._methods(default_settings())
+        kinds = {self._kind(method): method for method in reversed(ways)}
+        seconds: dict[Hashable, float] = {}
         for _ in range(2):  # the first call of anything is slow
             looked = KnownBatch(make_batch(self.owner, few))
-            for name, method in kinds.items():
+            for kind, method in kinds.items():
                 began = time.monotonic()
                 self._answer(looked, [method])
                 took = (time.monotonic() - began) / looked.batch.rows
-                seconds[name] = min(took, seconds.get(name, took))
+                seconds[kind] = min(took, seconds.get(kind, took))
             if time.monotonic() > self.started + 2 * TRIAL * total:
                 break
-        ways = self._methods(default_settings())
-        each = sum(seconds[BLIND[0] if method.name in BLIND else method.name] for method in ways)
+        each = sum(seconds[self._kind(method)] for method in ways)
         share = (1 - LOOK - CONFIRM) * (self.end - time.monotonic())
         if each > share:
             minutes = self.options.minutes + (each - share) / (1 - LOOK - CONFIRM) / 60
@@ -168,7 +168,11 @@ class Tuner:
         self.say(
             f"about {share / each:.0f} questions will be judged: done in {(self.end - self.started) / 60:.1f} minutes"
         )
-        return seconds[TUNED], each
+        return seconds[self._kind(Method(TUNED, "sparse", QUARTER))], each
+
+    def _kind(self, method: Method) -> Hashable:
+        """What methods of about one duration have in common."""
+        return method.name in BLIND, method.name == PLAIN, self.engine_of(method) is self.bench.plain
 
     def _time_alone(self, until: float) -> None:
         """ms to the first token of one question by itself, as the product asks it: all tokens, a quarter of them."""

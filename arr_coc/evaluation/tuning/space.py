@@ -59,13 +59,13 @@ def price_of(settings: Settings, layers: int) -> float:
 
 
 def sure_gain(values: Sequence[tuple[int, float]], usual: Sequence[tuple[int, float]]) -> float:
-    """Mean gain over the usual settings on the same questions, less its standard error over images: luck is no gain."""
+    """Mean gain over the usual settings on the same questions, less twice its standard error over images."""
     gains = np.array([value for _, value in values]) - np.array([value for _, value in usual])
     places = np.unique([image for image, _ in values], return_inverse=True)[1]
     if not gains.any():
         return 0.0
     error = np.sqrt(np.square(np.bincount(places, gains - gains.mean())).sum()) / len(gains)
-    return float(gains.mean() - error) if places.max() else -1.0  # one image tells nothing
+    return float(gains.mean() - 2 * error) if places.max() else -1.0  # one image tells nothing
 
 
 def finalists(found: Found, layers: int) -> list[Settings]:
