@@ -229,7 +229,11 @@ def test_families_that_lose_are_named():
     lines = advice.when_not(made, "look_twice", advice.recommend(made, "look_twice"))
     assert "count questions lose 100 points at 25%: keep all tokens for them" in lines
     assert any("every budget loses" in line for line in lines)
-    assert not any("colour" in line or "even grid" in line for line in lines)
+    assert not any("colour" in line or "even grid" in line or "only" in line for line in lines)
+    few = {method: records[:9] for method, records in made.items()}
+    assert any(
+        "only 9 questions" in line for line in advice.when_not(few, "look_twice", {"encoding": "sparse", "keep": 0.5})
+    )
 
 
 def test_the_least_budget_and_the_better_encoding_are_recommended():

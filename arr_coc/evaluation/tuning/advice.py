@@ -22,6 +22,7 @@ from arr_coc.qwen.tuned import TUNED, TUNING_FILE, TUNING_VERSION, default_setti
 
 LOSS = 0.02  # of accuracy against all tokens: what a recommended budget may lose
 GAIN = 0.02  # of accuracy: what an encoding that saves less must gain over sparse
+ENOUGH = 30  # questions below which the whole table says little
 FEW = 12  # questions below which nothing is said of a family
 
 
@@ -149,6 +150,8 @@ def when_not(answers: Answers, spec: str, advice: Mapping[str, Any]) -> list[str
             lines.append(f"at {each:.0%} an even grid is not surely worse than choosing")
     if advice["keep"] is None:
         lines.append(f"every budget loses more than {100 * LOSS:.0f} points: keep all tokens where answers matter most")
+    if len(answers[ALL]) < ENOUGH:
+        lines.append(f"only {len(answers[ALL])} questions were judged: more --minutes tell more")
     if sample_of(answers[ALL], "score").mean < 0.5:
         lines.append("with all tokens, too, it seldom answers these right: give questions of your own (--data)")
     return lines
@@ -166,13 +169,13 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
         return ["nothing was judged yet"]
     settings = ", ".join(f"{name} {value:.4g}" for name, value in report["settings"].items())
     advice, best, usual = (report[key] for key in ("recommended", "recommended_vs_best", "recommended_vs_usual"))
-    keep = "all tokens" if advice["keep"] is None else f"{advice['keep']:.0%} of the tokens"
+    keep = "all tokens" if advice["keep"] is None else f"{advice['keep']:.0%} of the tokens, {advice['encoding']}"
     return [
         *lines,
         f"settings      {settings}",
         f"changed       {', '.join(report['changed']) or 'nothing: the usual settings are the best that were tried'}",
         f"              against the usual settings {_points(usual)}, against the best of all tried {_points(best)}",
-        f"recommended   {keep}, {advice['encoding']}",
+        f"recommended   {keep}",
         *(f"{'but' if not place else '':14}{line}" for place, line in enumerate(report["when_not"])),
         *(["note          --selector look_twice uses this; auto is the trained selector"] if report["trained"] else []),
         *([] if report["complete"] else ["interrupted: this is what was done until then"]),
