@@ -53,7 +53,7 @@ def again_table(results: dict[str, Any]) -> str:
                         f"{100 * gain['mean']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})",
                     )
                 )
-    heads = ("looks again", "split", "asked again", "tokens, all looks", "accuracy", "points over as many tokens at once")
+    heads = ("looks again", "split", "asked again", "tokens, all looks", "accuracy", "points over as many at once")
     return "\n".join([*markdown_table(heads, rows), "", _surest_line(results)])
 
 
