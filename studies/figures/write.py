@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.evaluation.report.pages import markdown_table
+from studies.figures.again import again_table, confidence_table
 from studies.figures.field import equal_table, field_table
 from studies.figures.selector import selector_aims, selector_table, study_tables
 from studies.figures.speed import (
@@ -119,6 +120,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[dict[str, Any]], str], str]]] = {
         "equal": (equal_table, "equal-tokens"),
         "speed": (speed_table, "speed-gpu"),
     },
+    "docs/concepts.md": {"confidence": (confidence_table, "look-again"), "again": (again_table, "look-again")},
     "docs/training-mini.md": {"mini": (mini_aims, "mini"), "wide": (wide_table, "wide")},
     "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
     "docs/speed.md": {
