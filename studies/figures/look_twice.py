@@ -153,8 +153,8 @@ def headline(looks: dict[str, Any], field: dict[str, Any], fast: dict[str, Any],
         [
             *markdown_table(heads, rows),
             "",
-            "Exact answers of mini with that many visual tokens; time to the first token of the 2B shape with 200 of them "
-            f"kept, choosing included, over all tokens, both by CUDA graphs (one {device}, {fast['dtype']}, batch 1). "
+            "Exact answers of mini with that many visual tokens; time to the first token of the 2B shape with 200 of "
+            f"them kept, choosing included, over all tokens, both by graphs (one {device}, {fast['dtype']}, batch 1). "
             "Without recorded graphs a fast GPU waits for launches, and choosing costs more than it saves below about "
             '2048 px: there `keep="auto"` keeps every token.',
         ]
