@@ -237,7 +237,8 @@ def test_learned_and_rotary_places_are_the_stock_ones(height, width):
         grid, visual.num_grid_per_side, mode="bilinear", align_corners=True, spatial_merge_size=2
     )
     wanted = (visual.pos_embed(taps) * weights.unsqueeze(-1)).sum(1)
-    row, column = seeing.patch_places(torch.arange(height * width)[None], torch.tensor([width]), 2)
+    patches = seeing.patches_of(torch.arange(height * width)[None], 4)
+    row, column = seeing.patch_places(patches, torch.tensor([width]), 2)
     assert torch.equal(torch.stack([row[0], column[0]], -1), get_vision_position_ids(grid, 2))
     assert close(seeing.learned_places(visual, row, column, torch.tensor([[height, width]]))[0], wanted)
     cos, sin = visual.rotary_pos_emb(wanted, get_vision_position_ids(grid, 2))

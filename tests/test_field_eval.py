@@ -229,11 +229,13 @@ def test_the_engines_answer_as_generate_does(bench, looked, name):
 
 
 def test_foveated_is_counted_with_its_small_copies_and_asked_in_the_same_bytes(bench, looked):
-    methods = plan(bench.selectors, [16], ["foveated"], False)
-    assert {"arr_coc", "look_twice", "oracle"} <= {method.name for method in methods}
-    assert not {"divprune", "fastv", "downsampling"} & {method.name for method in methods}
-    for method in methods:
-        assert bench.engine_of(method) is bench.plain
+    early = {name: bench.selectors[name] for name in ("arr_coc", "look_twice", "oracle", "even_grid")}
+    methods = plan(early, [16], ["foveated"], False)
+    assert [method.name for method in methods] == list(early)
+    assert all(bench.engine_of(method) is bench.plain for method in methods)
+    for late in ("divprune", "fastv", "downsampling"):
+        with pytest.raises(ValueError, match="add --encoding dense"):
+            plan({late: bench.selectors[late]}, [16], ["foveated"], False)
     made = bench.plain.run(looked, Method("look_twice", "foveated", 16))
     assert made.tokens == [16] * 6
     assert [len(cells) for cells in made.kept] == [16 - 4] * 6

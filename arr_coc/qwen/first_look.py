@@ -128,7 +128,7 @@ class FirstLooker:
         grids = [self.settings.grid(grid) for grid in request.layout.grids]
         small, _ = with_small_images(request, grids, self.model.config, self.pad_id)
         positions_3RL, _ = self.model.model.get_rope_index(
-            small.input_ids, small.layout.types_BL, small.image_grid_thw, None, small.attention_mask
+            small.input_ids, small.layout.types_BL, small.image_grid_thw, small.video_grid_thw, small.attention_mask
         )
         first = [places.index(number) for number in range(len(images))]
         glimpsed = self.glimpse([grids[n] for n in first], images, [keys[n] for n in first])

@@ -129,7 +129,7 @@ class ARRCOCQwen(nn.Module):
         history: History = (),
         max_new_tokens: int = 128,
         streamer: Any = None,
-        look_again: bool | None = None,
+        look_again: bool = False,
         **generate_kwargs: Any,
     ) -> Answer:
         """Answer a question about one or several images.

@@ -9,7 +9,8 @@ COLUMNS = ((512, 0.25), (512, 0.1), (512, 0.06), (1024, 256), (1024, 64))  # px 
 NAMES = {
     "arr_coc": "ARR-COC",
     "rival": "trained scorer on the ViT's output",
-    "training_free": "ARR-COC's training-free choice",
+    "look_twice": "looking twice",
+    "training_free": "words against tokens, untrained",
     "fastv": "FastV",
     "visionzip": "VisionZip",
     "divprune": "DivPrune",

@@ -15,16 +15,6 @@ def times_faster(results: dict[str, Any], side: int, batch: int, sight: str = "s
     return float(find_row(results["speed_up"], **wanted)["over_dense"])
 
 
-def headline(results: dict[str, Any]) -> str:
-    small, large = times_faster(results, 1024, 1), times_faster(results, 2048, 1)
-    device = results["device"].removeprefix("NVIDIA ")
-    conditions = f"one {device}, {results['dtype']}, random weights of that shape, batch 1, both sides over CUDA graphs"
-    return (
-        f"With 200 visual tokens kept, the first token of Qwen3-VL-2B comes **{small:.1f} times as soon** on a "
-        f"1024 x 1024 px image and {large:.1f} times on 2048 x 2048 ({conditions}, choosing included)."
-    )
-
-
 def speed_table(results: dict[str, Any]) -> str:
     """All tokens against 200, by image size and batch; memory is what comes on top of weights and inputs."""
     lines = []

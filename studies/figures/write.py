@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.evaluation.report.pages import markdown_table
+from studies.figures.again import again_table, confidence_table
 from studies.figures.field import equal_table, field_table
+from studies.figures.look_twice import headline, look_twice_table
 from studies.figures.selector import selector_aims, selector_table, study_tables
 from studies.figures.speed import (
     ask_line,
     equality_line,
-    headline,
     looks_table,
     speed_aims,
     speed_fit,
@@ -109,15 +110,20 @@ def filled(text: str, name: str, table: str) -> str:
     return pattern.sub(lambda found: found[1] + table + "\n" + found[2], text)
 
 
-# Page -> marker -> what fills it, and the file of results that it is made from.
-PAGES: dict[str, dict[str, tuple[Callable[[dict[str, Any]], str], str]]] = {
+# Page -> marker -> what fills it, and the files of results that it is made from.
+PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
     "README.md": {
-        "headline": (headline, "speed-gpu"),
+        "headline": (headline, "look-twice field speed-look-twice speed-gpu"),
         "mini": (mini_table, "mini"),
         "selector": (selector_table, "selector"),
         "field": (field_table, "field"),
         "equal": (equal_table, "equal-tokens"),
         "speed": (speed_table, "speed-gpu"),
+    },
+    "docs/concepts.md": {
+        "look_twice": (look_twice_table, "look-twice"),
+        "confidence": (confidence_table, "look-again"),
+        "again": (again_table, "look-again"),
     },
     "docs/training-mini.md": {"mini": (mini_aims, "mini"), "wide": (wide_table, "wide")},
     "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
@@ -139,7 +145,8 @@ def main() -> int:
         path = ROOT / page
         before = after = path.read_text()
         for name, (make, results) in places.items():
-            after = filled(after, name, make(json.loads((ROOT / "results" / f"{results}.json").read_text())))
+            files = [json.loads((ROOT / "results" / f"{one}.json").read_text()) for one in results.split()]
+            after = filled(after, name, make(*files))
         changed |= after != before
         if "--check" not in sys.argv[1:]:
             path.write_text(after)

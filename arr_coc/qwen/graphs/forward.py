@@ -136,8 +136,8 @@ def see(
         x = x + block.mlp(block.norm2(x))
         if number in visual.deepstack_visual_indexes:
             merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
-            levels.append(merger(x[:, :own]))
-    return torch.stack([visual.merger(x[:, :own]), *levels])
+            levels.append(merger(x[:, :own].contiguous()))
+    return torch.stack([visual.merger(x[:, :own].contiguous()), *levels])
 
 
 def last_hidden(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor) -> Tensor:
