@@ -44,7 +44,7 @@ class FirstLook:
 
     least: int = 64
     most: int = 256
-    depth: float = 4 / 7
+    depth: float = 5 / 7
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:

@@ -114,7 +114,7 @@ def make(
     layer: ARRCOCLayer,
     least: int = 64,
     most: int = 256,
-    depth: float = 4 / 7,
+    depth: float = 5 / 7,
     information: float = EXPONENTS[0],
     perspectival: float = EXPONENTS[1],
     steepness: float = STEEPNESS,
