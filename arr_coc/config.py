@@ -94,7 +94,7 @@ class ARRCOCConfig:
     tokens where the cell under it stands in the full grid)."""
     context: str = "auto"
     """Whether kept windows also attend to a small copy's patches inside the ViT, sparse and foveated only: auto (where
-    a first look was taken, and the windows are fewer than half of its cells), always, never."""
+    a first look was taken, and the windows are no more than the copy's cells, 64 at most), always, never."""
     position_policy: str = "original"
     """original keeps each token's (t, h, w); compact numbers what is left 0..n-1."""
     straight_through: bool = False

@@ -15,7 +15,7 @@ from transformers.vision_utils import get_vision_interpolation_indices_and_weigh
 from arr_coc import ARRCOCConfig
 from arr_coc.config import FirstLook
 from arr_coc.qwen import eager, vision
-from arr_coc.qwen.periphery import periphery_grid
+from arr_coc.qwen.periphery import CONTEXT, periphery_grid
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import INSERTED, PADDING
 
@@ -89,7 +89,7 @@ def under_by_hand(small, grid):
 
 def context_by_hand(ours, inputs, number, grid):
     """Patches of an image's small copy, and the patch of the image that each stands at, both in the ViT's order."""
-    height, width = LOOK.grid(grid)
+    height, width = CONTEXT.grid(grid)
     places = under_by_hand((2 * height, 2 * width), (2 * grid[0], 2 * grid[1]))
     under = torch.tensor([(y // 2 * grid[1] + x // 2) * 4 + y % 2 * 2 + x % 2 for y, x in places])
     order = torch.arange(4 * height * width).view(height, 2, width, 2).transpose(1, 2).flatten()
@@ -172,9 +172,9 @@ def test_context_is_heard_and_not_handed_on():
     assert not close(first.logits, second.logits)
     assert torch.equal(heard(**tiny.inputs(ONE), keep=1.0).logits, plain(**tiny.inputs(ONE), keep=1.0).logits)
     auto = foveated(encoding="sparse", context="auto")
-    small = auto.selector.first_look.grid((160 // 32, 128 // 32))
-    for kept, same in ((small[0] * small[1] // 2 - 1, heard), (small[0] * small[1] // 2 + 1, plain)):
-        both = [ours(**tiny.inputs(ONE), keep=max(2, kept)).logits for ours in (auto, same)]
+    height, width = CONTEXT.grid(first.arr_coc.images[0][0].grid)
+    for kept, same in ((height * width, heard), (height * width + 1, plain)):
+        both = [ours(**tiny.inputs(ONE), keep=kept).logits for ours in (auto, same)]
         assert torch.equal(*both), "few windows hear a small copy, many do without"
 
 

@@ -24,7 +24,7 @@ from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.first_look import FirstLooker, FirstSeen, Memory
 from arr_coc.qwen.language import Begun
-from arr_coc.qwen.periphery import hears_context, periphery_grid
+from arr_coc.qwen.periphery import context_grid, periphery_grid
 from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
 from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens
@@ -181,9 +181,7 @@ class Looker:
 
     def context_grid(self, grid: Grid, kept: int) -> Grid | None:
         """Cells of the small copy that `kept` windows of an image attend to in the ViT; None where they do without."""
-        small = (self.selector.first_look or FirstLook()).grid(grid)
-        heard = hears_context(self.config.context, self.selector.first_look is not None, kept, small, grid)
-        return small if heard else None
+        return context_grid(self.config.context, self.selector.first_look is not None, kept, grid)
 
     # ---------------------------------------------------------------- judging
 

@@ -18,9 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arr_coc.config import FirstLook
 from arr_coc.qwen.request import INSERTED, PADDING, Layout, Request
 from arr_coc.qwen.vision import Grid, under_centres
 
+CONTEXT = FirstLook(least=1, most=64)  # a quarter of an image's cells, 64 at most
 LEAST_BUDGET = 8  # tokens of an image below which a small copy would show nothing: all go to windows
 
 
@@ -39,15 +41,16 @@ def periphery_grid(grid: Grid, small: Grid, budget: int) -> Grid | None:
     return height, max(1, min(int(grid[1] * ratio), half // height))
 
 
-def hears_context(setting: str, looked_first: bool, kept: int, small: Grid, grid: Grid) -> bool:
-    """Whether `kept` windows of an image attend to a copy of `small` cells inside the ViT, under a config's setting.
+def context_grid(setting: str, looked_first: bool, kept: int, grid: Grid) -> Grid | None:
+    """Cells of the copy that `kept` windows of an image attend to inside the ViT, under a config's setting, or None.
 
     Few windows know little of each other, and a small copy then tells much for little; many do without.
     """
+    small = CONTEXT.grid(grid)
     if kept >= grid[0] * grid[1]:
-        return False
-    few = looked_first and 2 * kept < small[0] * small[1]
-    return few if setting == "auto" else setting == "always"
+        return None
+    few = looked_first and kept <= small[0] * small[1]
+    return small if (few if setting == "auto" else setting == "always") else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.config import FirstLook
 from arr_coc.qwen.graphs.choosing import by_grid, everything, small_rows
 from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import (
@@ -27,6 +26,7 @@ from arr_coc.qwen.graphs.layout import (
 )
 from arr_coc.qwen.graphs.pixels import Pixels
 from arr_coc.qwen.looking import Looker
+from arr_coc.qwen.periphery import CONTEXT
 from arr_coc.qwen.vision import Grid, under_centres
 
 
@@ -58,7 +58,7 @@ def context_of(stages: Any, looker: Looker, prompt: Prompt, counts_I: list[int],
     wanted = [looker.context_grid(grid, count) for grid, count in zip(prompt.grids, counts_I, strict=True)]
     if not any(wanted):
         return None
-    grids = [small or FirstLook().grid(grid) for small, grid in zip(wanted, prompt.grids, strict=True)]
+    grids = [small or CONTEXT.grid(grid) for small, grid in zip(wanted, prompt.grids, strict=True)]
     slots = budget_bucket(max(height * width for height, width in grids))
     geometry, device = looker.geometry, stages.device
     most = slots * geometry.window
