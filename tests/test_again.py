@@ -11,7 +11,7 @@ from PIL import Image
 from arr_coc.cli.run import run
 from arr_coc.evaluation.field.data import scene_pictures
 from arr_coc.qwen import ARRCOCQwen, again, vision
-from arr_coc.qwen.confidence import confidence, log_probability
+from arr_coc.qwen.streaming import confidence, log_probability
 from studies.answering import Answerer, Row
 from studies.look_twice.asking_again import Tried
 from studies.look_twice.rules import CANDIDATES, CHOSEN, Rule, auroc, reliability

@@ -41,7 +41,7 @@ TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torc
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
-    {"vision", "answers", "streaming", "storage", "shapes", "batched", "confidence"},
+    {"vision", "answers", "streaming", "storage", "shapes", "batched"},
     {"request", "break_even", "adapting", "again"},
     {"language", "processor", "periphery"},
     {"first_look", "loading"},

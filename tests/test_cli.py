@@ -222,7 +222,7 @@ def test_a_fault_while_choosing_is_a_line_and_the_answer_comes(monkeypatch, caps
     def broken(*_, **__):
         raise TypeError("no")
 
-    monkeypatch.setattr("arr_coc.selectors.learned.ARRCOCSelector.judge", broken)
+    monkeypatch.setattr("arr_coc.selectors.base.ARRCOCSelector.judge", broken)
     assert run(["ask", "What colour is the hand?"]) == 0
     out, err = capsys.readouterr()
     assert out == "green\n"

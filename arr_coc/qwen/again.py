@@ -15,17 +15,8 @@ UNSURE = 0.95  # confidence under which the eye goes back: who asks for this wan
 TIMES = 2  # as many tokens with each look
 
 
-def looks_again(look_again: bool, beams: int) -> bool:
-    """Whether to look again, as it was said."""
-    if look_again and beams > 1:
-        raise ValueError(f"num_beams={beams} has no confidence to look again by: leave out num_beams or look_again")
-    return look_again
-
-
-def look_until_sure(look: Callable[[Any, Any], Answer], keep: Any, streamer: Any, again: bool) -> Answer:
-    """The answer of `look(keep, streamer)`; with `again` the last of as many as it takes, streamed once it is final."""
-    if not again:
-        return look(keep, streamer)
+def look_until_sure(look: Callable[[Any, Any], Answer], keep: Any, streamer: Any) -> Answer:
+    """The last answer of as many `look(keep, streamer)` as it takes, streamed once it is final."""
     held = Held()
     answer = look(keep, held)
     looks = answer.looks

@@ -147,9 +147,9 @@ class Preparer:
 
     def _context(self, request: Request, choice: Choice) -> list[vision.Context | None] | None:
         """Small copies for the windows of each image to attend to; None for an image that is there as a whole."""
-        grids = [self.looker.context_grid(image.grid, image.cells_kept) for image in choice.images]
-        if choice.shown is None or not any(grids):
+        if choice.shown is None:
             return None
+        grids = [self.looker.context_grid(image.grid, image.cells_kept) for image in choice.images]
         geometry, pixels = self.looker.geometry, self._pixels(request, choice.shown)
         return [
             None if small is None else (small, vision.glance_rows(picture.unsqueeze(0), small, geometry)[0])
@@ -177,7 +177,7 @@ class Preparer:
         if self.encoding in BEFORE:
             choice = self.looker.choose(request, request.keeps, stopwatch, foveated=self.encoding == "foveated")
             with stopwatch.part("periphery"):
-                context = self._context(request, choice)
+                context = self._context(request, choice) if self.looker.gives_context else None
             features = self._encode(request, choice.indices, stopwatch, context)
             return choice, self._gate(features, choice), None
         features = self._encode(request, None, stopwatch)

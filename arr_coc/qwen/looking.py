@@ -179,9 +179,15 @@ class Looker:
         settings, channels = self.selector.first_look or FirstLook(), self.config.texture_channels
         return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id, channels)
 
+    @property
+    def gives_context(self) -> bool:
+        """Whether any windows could attend to a small copy in the ViT."""
+        setting = self.config.context
+        return setting == "always" or (setting == "auto" and self.selector.first_look is not None)
+
     def context_grid(self, grid: Grid, kept: int) -> Grid | None:
         """Cells of the small copy that `kept` windows of an image attend to in the ViT; None where they do without."""
-        return context_grid(self.config.context, self.selector.first_look is not None, kept, grid)
+        return context_grid(self.config.context == "always", kept, grid) if self.gives_context else None
 
     # ---------------------------------------------------------------- judging
 

@@ -6,6 +6,7 @@ prepared and handed to the stock model's own `forward` and `generate`), or over 
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
 from arr_coc.images.reader import ImageLike, read_images
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
-from arr_coc.qwen.again import look_until_sure, looks_again
+from arr_coc.qwen.again import look_until_sure
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
-from arr_coc.qwen.confidence import noting
 from arr_coc.qwen.eager import Prepared, Preparer
 from arr_coc.qwen.first_look import Memory
 from arr_coc.qwen.graphs import rules
@@ -31,7 +31,7 @@ from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pad_id_of
 from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.qwen.streaming import PromptRestorer, beams_of, stream_text
+from arr_coc.qwen.streaming import PromptRestorer, noting, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import Selector, make_selector
@@ -140,29 +140,27 @@ class ARRCOCQwen(nn.Module):
         """
         inputs = self.encode_question(images, question, history, keep)
         options = {"max_new_tokens": max_new_tokens, **generate_kwargs}
-        beams = beams_of(self.model, generate_kwargs, streamer)
+        if look_again:
+            return look_until_sure(partial(self._look, inputs, options), keep, streamer)
+        return self._look(inputs, options, keep, streamer)
 
-        def look(dial: Any, shown: Any) -> Answer:  # beams take no streamer: when their first token came is not known
-            restorer = PromptRestorer(inputs["input_ids"], shown) if beams == 1 else None
-            return self._look(inputs, dial, options, restorer)
-
-        return look_until_sure(look, keep, streamer, looks_again(look_again, beams))
-
-    def _look(self, inputs: dict[str, Any], keep: Any, options: dict[str, Any], restorer: Any) -> Answer:
+    def _look(self, inputs: dict[str, Any], options: dict[str, Any], keep: Any, streamer: Any) -> Answer:
         """One answer, over recordings or eager."""
-        served = self.serve(inputs, keep, options, restorer) if self.fast else None
+        fast, prompt = self.fast, inputs["input_ids"]
+        restorer = restorer_of(self.model, prompt, options, streamer)
+        served = self.serve(inputs, keep, options, restorer) if fast else None
         if served is not None:
             return self._answer(served.new_BT[0], served.images[0], served.as_timed(), served.confidence(0))
-        prompt, (noted, options) = inputs["input_ids"], noting(options)
+        noted, options = noting(options)
         with torch.no_grad():
             prepared = self.prepare(**inputs, keep=keep)
             with prepared.stopwatch.part("generate"):
                 output = eager.generate(self.model, prompt, prepared, restorer, **options)
         new_BT = (output if isinstance(output, Tensor) else output.sequences)[:, prompt.shape[1] :]
-        timings = prepared.stopwatch.milliseconds()
+        sure, timings = noted.confidence(new_BT), prepared.stopwatch.milliseconds()
         if restorer is not None:
             timings["prefill"] = 1e3 * restorer.prefill_seconds
-        return self._answer(new_BT[0], prepared.images[0], timings, noted.confidence(new_BT))
+        return self._answer(new_BT[0], prepared.images[0], timings, sure)
 
     def stream(self, images: Images, question: str, **kwargs: Any) -> Iterator[str]:
         """As `ask`, yielding the text as it comes. Leaving the loop early ends the generation."""
@@ -299,7 +297,8 @@ class ARRCOCQwen(nn.Module):
         given = (input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints)
         request = Request.of(self.model.config, self.device, *given, **tensors)
         prepared = preparer(request)
-        say_small(prepared.images, why_whole)
+        if any(why_whole):
+            say_small(prepared.images, why_whole)
         return prepared
 
     def serve(
@@ -325,7 +324,8 @@ class ARRCOCQwen(nn.Module):
         except NotFast as why:
             self.tell(f"the fast path is left: {why}")
             return None
-        say_small(served.images, why_whole)
+        if any(why_whole):
+            say_small(served.images, why_whole)
         return served
 
     def _dials(self, keep: Any, input_ids: Tensor | None, recorded: bool) -> tuple[Any, list[str]]:

@@ -41,16 +41,14 @@ def periphery_grid(grid: Grid, small: Grid, budget: int) -> Grid | None:
     return height, max(1, min(int(grid[1] * ratio), half // height))
 
 
-def context_grid(setting: str, looked_first: bool, kept: int, grid: Grid) -> Grid | None:
-    """Cells of the copy that `kept` windows of an image attend to inside the ViT, under a config's setting, or None.
+def context_grid(always: bool, kept: int, grid: Grid) -> Grid | None:
+    """Cells of the copy that `kept` windows of an image attend to in the ViT, `always` or where they are few, or None.
 
     Few windows know little of each other, and a small copy then tells much for little; many do without.
     """
     small = CONTEXT.grid(grid)
-    if kept >= grid[0] * grid[1]:
-        return None
-    few = looked_first and kept <= small[0] * small[1]
-    return small if (few if setting == "auto" else setting == "always") else None
+    heard = kept < grid[0] * grid[1] and (always or kept <= small[0] * small[1])
+    return small if heard else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,10 @@
-"""Text as it is generated, from a thread that can be stopped and whose errors reach the reader."""
+"""While an answer comes: its text as it is generated, from a thread that can be stopped, and how sure it is.
+
+B rows, T new tokens, V vocabulary.
+
+An answer is as sure as its least likely token, the end included: of what was measured (docs/concepts.md) this tells
+right from wrong as well as any, and does not depend on how long the answer is.
+"""
 
 import threading
 import time
@@ -7,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import StoppingCriteria, TextIteratorStreamer
+from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 from transformers.generation.streamers import BaseStreamer
 
 
@@ -38,13 +44,17 @@ class PromptRestorer(BaseStreamer):
             self.inner.end()
 
 
-def beams_of(model: Any, options: dict[str, Any], streamer: Any) -> int:
-    """How many beams the keywords of generate ask for; more than one cannot be streamed."""
+def restorer_of(model: Any, prompt: Tensor, options: dict[str, Any], inner: Any) -> PromptRestorer | None:
+    """What streams an answer; None for beams, which end together: when their first token came is not known."""
     config = options.get("generation_config") or model.generation_config
     beams = int(options.get("num_beams") or config.num_beams or 1)
-    if beams > 1 and streamer is not None:
+    if beams == 1:
+        return PromptRestorer(prompt, inner)
+    if isinstance(inner, Held):
+        raise ValueError(f"num_beams={beams} has no confidence to look again by: leave out num_beams or look_again")
+    if inner is not None:
         raise ValueError(f"num_beams={beams} cannot be streamed: beams end together; leave one of the two out")
-    return beams
+    return None
 
 
 class Held(BaseStreamer):
@@ -98,3 +108,48 @@ def stream_text(tokenizer: Any, generate: Callable[[BaseStreamer, StoppingCriter
         thread.join()
     if failure:
         raise failure[0]
+
+
+# ---------------------------------------------------------------- how sure it is
+
+
+def log_probability(logits_BV: Tensor, token_B: Tensor) -> Tensor:
+    """Of the token that was picked in each row, before any temperature: `[B]` fp32."""
+    logits_BV = logits_BV.float()
+    return logits_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1) - logits_BV.logsumexp(-1)
+
+
+def confidence(log_probability_T: Tensor) -> float:
+    """Probability of the least likely token of an answer, in [0, 1]; 0 where it is not a number."""
+    return float(log_probability_T.min().exp().nan_to_num(0.0).clamp(0, 1))
+
+
+class TokenProbabilities(LogitsProcessor):
+    """Notes, on the device, how likely each picked token was while transformers generates; changes nothing."""
+
+    def __init__(self) -> None:
+        self._noted: list[Tensor] = []
+        self._last: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self._note(input_ids[:, -1])
+        self._last = scores
+        return scores
+
+    def _note(self, token_B: Tensor) -> None:
+        if self._last is not None:
+            self._noted.append(log_probability(self._last, token_B))
+
+    def confidence(self, new_BT: Tensor) -> float | None:
+        """Of the one answer that came out; None where there are several, or tokens were not picked one by one."""
+        rows = 0 if self._last is None else self._last.shape[0]
+        if rows != 1 or new_BT.shape != (1, len(self._noted) + 1):
+            return None
+        self._note(new_BT[:, -1])
+        return confidence(torch.cat(self._noted))
+
+
+def noting(options: dict[str, Any]) -> tuple[TokenProbabilities, dict[str, Any]]:
+    """What notes, and generate's keywords with it after the caller's own processors."""
+    noted = TokenProbabilities()
+    return noted, {**options, "logits_processor": [*(options.get("logits_processor") or ()), noted]}

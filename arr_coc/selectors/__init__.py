@@ -4,6 +4,7 @@ from arr_coc.selectors import controls, look_twice, training_free
 from arr_coc.selectors.base import (
     PLAIN,
     SELECTORS,
+    ARRCOCSelector,
     Selector,
     View,
     equivalent_tokens,
@@ -14,7 +15,6 @@ from arr_coc.selectors.base import (
 )
 from arr_coc.selectors.field import cdpruner, divprune, fastv, mmtok, visionzip
 from arr_coc.selectors.field.base import FieldSelector, Pick, Taken
-from arr_coc.selectors.learned import ARRCOCSelector
 
 # Each registers what it has.
 METHODS = (look_twice, training_free, controls, cdpruner, divprune, fastv, mmtok, visionzip)

@@ -30,11 +30,10 @@ from arr_coc.qwen.periphery import CONTEXT
 from arr_coc.qwen.vision import Grid, under_centres
 
 
-def look_first(stages: Any, looker: Looker, prompt: Prompt, pixels: Pixels) -> list[Tensor] | None:
-    """Where the language model looks in a small copy of each image, `[h, w]`; None for a selector that looks once."""
+def look_first(stages: Any, looker: Looker, prompt: Prompt, pixels: Pixels) -> list[Tensor]:
+    """Where the language model looks in a small copy of each image, `[h, w]`."""
     settings, config = looker.selector.first_look, looker.model.config
-    if settings is None:
-        return None
+    assert settings is not None
     grids = [settings.grid(grid) for grid in prompt.grids]
     slots = budget_bucket(max(height * width for height, width in grids))
     whole = everything(grids, stages.device, slots)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.confidence import confidence, log_probability
 from arr_coc.qwen.graphs.choosing import Chosen, choose, everything
 from arr_coc.qwen.graphs.first import context_of, look_first
 from arr_coc.qwen.graphs.forward import Heard
@@ -36,6 +35,7 @@ from arr_coc.qwen.graphs.rules import TENSORS
 from arr_coc.qwen.graphs.stages import Stages
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.request import cells_of, find_question, samples_of_images, token_types
+from arr_coc.qwen.streaming import confidence, log_probability
 from arr_coc.records import NOT_FINITE
 from arr_coc.timing import Stopwatch
 
@@ -179,7 +179,8 @@ class FastRunner:
             with stopwatch.part("select"):
                 chosen = self._choose(looker, prompt, keeps, pixels, None)
             with stopwatch.part("vision"):
-                heard = context_of(self.stages, looker, prompt, chosen.counts_I, pixels)
+                given = (self.stages, looker, prompt, chosen.counts_I, pixels)
+                heard = context_of(*given) if looker.gives_context else None
                 return chosen, self._see(prompt, chosen, pixels.rows_Rx, heard)
         whole = everything(prompt.grids, self.device)
         with stopwatch.part("vision"):
@@ -198,7 +199,7 @@ class FastRunner:
     ) -> Chosen:
         """The choice; where it fails, the plain path keeps every token and says why."""
         try:
-            attended = look_first(self.stages, looker, prompt, pixels)
+            attended = look_first(self.stages, looker, prompt, pixels) if looker.selector.first_look else None
             return choose(self.stages, looker, prompt, keeps, pixels, features, attended)
         except NotFast:
             raise
