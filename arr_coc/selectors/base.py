@@ -87,6 +87,11 @@ class Selector(nn.Module, ABC):
         super().__init__()
         self.allocator = allocator
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Selector":
+        """Moves with its model, and stays in fp32 when the model is cast, as its maps do."""
+        super()._apply(fn, recurse)
+        return super()._apply(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, recurse)
+
     @abstractmethod
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         """Relevance and tensions of each row, without a budget."""
