@@ -111,6 +111,19 @@ def test_a_batch_keeps_what_its_rows_keep_alone(moe):
             assert one.kept.tolist() == other.kept.tolist()
 
 
+def test_streamed_is_what_is_asked():
+    model, picture = looks_twice(), tiny.picture(160, 128)
+    whole = model.ask(picture, "what is this?", keep=0.3, max_new_tokens=8).text
+    assert "".join(model.stream(picture, "what is this?", keep=0.3, max_new_tokens=8)) == whole
+
+
+def test_half_precision_chooses_and_does_not_fall_back():
+    model = looks_twice(tiny.stock().to(torch.bfloat16)).to(torch.bfloat16)
+    chosen = model.choose(tiny.picture(160, 128), "what is this?", keep=0.3)[0]
+    assert chosen.strategy != "keep_all"
+    assert chosen.relevance.dtype == torch.float32
+
+
 def test_a_second_question_runs_neither_the_vision_encoder_nor_the_prefix_again(monkeypatch):
     model, fresh = looks_twice(), looks_twice()
     picture = tiny.picture(160, 128)
@@ -195,7 +208,15 @@ def test_a_small_copy_has_half_of_the_side_within_its_bounds():
         FirstLook(depth=0.0)
 
 
-@pytest.mark.parametrize("size", [(64, 64), (32, 640), (640, 32)], ids=["smaller than the copy", "one row", "a column"])
+SIZES = {
+    "smaller than the copy": (64, 64),
+    "one row": (32, 640),
+    "a column": (640, 32),
+    "50 megapixels": (10_000, 5_000),
+}
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_small_and_long_images_are_looked_at(size):
     model = looks_twice()
     answer = model.ask(Image.new("RGB", size, "white"), "what is this?", keep=0.5, max_new_tokens=2)

@@ -10,6 +10,7 @@ Evidence is told by recall: the share of the cells with the answer that are amon
 
 import argparse
 import re
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from arr_coc.evaluation.field.batch import make_batch
@@ -39,6 +41,7 @@ LEAST_WORDS = 12  # questions that a word must be in to be a feature of the rule
 RIDGES = (10.0, 100.0, 1000.0)
 SINKS = ((2, 3.0), (4, 3.0), (4, 10.0), (8, 10.0))  # cells of the small copy, times the most attention
 CELLS_AT_ONCE = 12_288
+NOT_CHOOSING = ("vision", "prefill", "generate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,19 @@ def automatic(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> dict[str, Any]:
     return {"n": len(whole), "tokens": mean, "accuracy": kept, "all": full, "kept": kept / full, "families": shares}
 
 
+def second_question(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> dict[str, Any]:
+    """Ms of the choice for a first and for a second question about the same image, and the share that the second takes."""
+    spent: list[list[float]] = [[], []]
+    for picture in pictures:
+        image = Image.fromarray(picture.read())
+        owner.memory.clear()
+        for number, query in enumerate(picture.queries[:2]):
+            timings = owner.ask(image, query.text, keep=0.1, max_new_tokens=1).timings_ms
+            spent[number].append(sum(ms for part, ms in timings.items() if part not in NOT_CHOOSING))
+    first, second = (statistics.median(values) for values in spent)
+    return {"images": len(pictures), "first_ms": first, "second_ms": second, "share": second / first}
+
+
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -248,6 +264,7 @@ def main() -> None:
         found["sinks"] = sinks(owner, asked, 0.25)
         write_json(options.out, found)
         found["automatic"] = automatic(owner, asked)
+        found["second_question"] = second_question(owner, scene_pictures(60, 1024, seed))
     write_json(options.out, found)
 
 
