@@ -226,7 +226,7 @@ def automatic(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> dict[str, Any]:
 
 
 def second_question(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> dict[str, Any]:
-    """Ms of the choice for a first and for a second question about the same image, and the share that the second takes."""
+    """Ms of the choice for a first and a second question about the same image, and the share that the second takes."""
     spent: list[list[float]] = [[], []]
     for picture in pictures:
         image = Image.fromarray(picture.read())
