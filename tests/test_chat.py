@@ -111,7 +111,7 @@ def test_commands(monkeypatch, recorder, capsys, tmp_path):
     assert all(line in err for line in COMMANDS.values())
     assert err.count("nothing was asked yet") == 2  # at first, and about the new image
     assert "? one\n" in err
-    assert "keep auto" in err or "keep 1.0" in err
+    assert "keep 0.5\n" in err, "the model's own dial"
     assert recorder.asked[1]["images"] == [(96, 64)]
     assert recorder.asked[1]["keep"] == 0.25
     assert recorder.asked[2]["question"] == "/x is a question"

@@ -126,7 +126,7 @@ def test_methods_are_planned_where_they_can_work(bench):
     assert settings_of("rival:path=a/b,diversity=0.5") == ("rival", {"path": "a/b", "diversity": 0.5})
     methods = plan(bench.selectors, [0.25, 9], ["sparse", "dense"], True)
     sparse = {method.name for method in methods if method.encoding == "sparse"}
-    assert sparse == {"arr_coc", "random", "even_grid", "oracle"}
+    assert sparse == {"arr_coc", "look_twice", "random", "even_grid", "oracle"}
     assert {method.name for method in methods if method.encoding == "dense"} == {*bench.selectors_names, PLAIN}
     assert [method.encoding for method in methods] == sorted((m.encoding for m in methods), reverse=True)
     assert {method.name for method in methods if method.trained} == {"arr_coc"}

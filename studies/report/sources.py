@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from arr_coc.evaluation.field.main import KEEPS
-from arr_coc.evaluation.field.methods import ENCODINGS
+from arr_coc.evaluation.field.main import KEEPS, FieldOptions
 from arr_coc.evaluation.field.methods import FIELD as METHODS
 from arr_coc.evaluation.report import results as product
 from arr_coc.evaluation.report.pages import MISSING, NONE, Block, Cell, Heading, Table
@@ -93,7 +92,8 @@ def _field_command(results: Results, name: str, run: Mapping[str, Any]) -> str:
         words += _unusual(
             "--keep", [r["keep"] for r in here if r["selector"] != PLAIN], KEEPS.get(run["side"] or 0, ())
         )
-        words += _unusual("--encoding", [row["encoding"] for row in here if row["selector"] != PLAIN], ENCODINGS)
+        encodings = [row["encoding"] for row in here if row["selector"] != PLAIN]
+        words += _unusual("--encoding", encodings, FieldOptions().encodings)
     words += [f"--questions {run.get('questions')}", f"--seed {run.get('seed')}", f"--device {run.get('device')}"]
     words += [f"--model {run['model']}"] if run.get("model") != "mini" else []
     return " ".join([*words, f"--out {out}"])
