@@ -16,7 +16,7 @@ from arr_coc.records import Judgement
 from arr_coc.selectors import Selector
 from arr_coc.timing import Stopwatch
 
-SHARED = ("glance", "texture", "sight", "insides")  # parts of judging that are done once per image
+SHARED = ("glance", "texture", "sight", "insides", "first look")  # parts of judging that are done once per image
 
 
 @dataclass(frozen=True, slots=True)
