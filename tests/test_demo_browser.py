@@ -168,6 +168,13 @@ def test_compare(visit):
     expect(toast(page)).to_contain_text("choose 1 to 4", timeout=WAIT)
 
 
+def click_cell(page, x, y):
+    """At these shares of the picture's size, wherever it is by now: the page moves when numbers appear under it."""
+    page.evaluate("document.querySelector('#cells').scrollIntoView({block: 'center'})")
+    box = page.locator("#cells img").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * x, box["y"] + box["height"] * y)
+
+
 def test_the_microscope_tells_of_the_cell_that_is_clicked(visit):
     page = visit()
     page.get_by_role("tab", name="Microscope").click()
@@ -175,12 +182,10 @@ def test_the_microscope_tells_of_the_cell_that_is_clicked(visit):
     assert picture_shown(page, "cells") == (512, 512)
     expect(page.locator("#balance")).to_contain_text("weight of the participatory map", timeout=WAIT)
     assert min(picture_shown(page, "map-3")) > 200
-    page.evaluate("document.querySelector('#cells').scrollIntoView({block: 'center'})")
-    box = page.locator("#cells img").bounding_box()
-    page.mouse.click(box["x"] + box["width"] * 0.28, box["y"] + box["height"] * 0.93)  # the hand
+    click_cell(page, 0.28, 0.93)  # the hand
     expect(page.locator("#numbers")).to_contain_text("Row 14, column 4", timeout=WAIT)
     expect(page.locator("#numbers")).to_contain_text("kept: rank")
-    page.mouse.click(box["x"] + box["width"] * 0.97, box["y"] + box["height"] * 0.03)
+    click_cell(page, 0.97, 0.03)
     expect(page.locator("#numbers")).to_contain_text("Row 0, column 15", timeout=WAIT)
     expect(page.locator("#numbers")).to_contain_text(re.compile("kept|dropped"))
     page.locator("#differ").click()
