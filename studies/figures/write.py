@@ -25,6 +25,7 @@ from studies.figures.speed import (
     speed_growth,
     speed_table,
 )
+from studies.figures.stock import stock_runs, stock_tables
 
 ROOT = Path(__file__).parents[2]
 TESTS = {
@@ -125,7 +126,12 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "confidence": (confidence_table, "look-again"),
         "again": (again_table, "look-again"),
     },
-    "docs/training-mini.md": {"mini": (mini_aims, "mini"), "wide": (wide_table, "wide")},
+    "docs/training-mini.md": {
+        "mini": (mini_aims, "mini"),
+        "wide": (wide_table, "wide"),
+        "stock runs": (stock_runs, "mini-stock"),
+        "stock": (stock_tables, "mini-stock"),
+    },
     "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
     "docs/speed.md": {
         "aims": (speed_aims, "speed-gpu"),
