@@ -100,7 +100,7 @@ class ARRCOCConfig:
     straight_through: bool = False
     """Multiply kept tokens by 1 + s - s.detach(), so that the answer's gradient reaches the scores."""
     trained: bool = False
-    """Whether the layer's weights were trained; untrained, a training-free choice is made instead."""
+    """Whether the layer's weights were trained; untrained, the model looks twice instead."""
     base_model: str = ""
     """Identifier or folder of the Qwen3-VL that the adapter was made for."""
     format_version: int = FORMAT_VERSION

@@ -71,7 +71,7 @@ def model_card(config: ARRCOCConfig, layer: ARRCOCLayer) -> str:
     """The adapter's README, with the front matter that model hubs read."""
     count = sum(parameter.numel() for parameter in layer.parameters())
     base = f"base_model: {config.base_model}\nbase_model_relation: adapter\n" if config.base_model else ""
-    state = "trained" if config.trained else "untrained: ARR-COC makes a training-free choice instead"
+    state = "trained" if config.trained else "untrained: the model looks twice instead"
     return (
         (files("arr_coc") / "assets" / "adapter-card.md")
         .read_text()

@@ -27,6 +27,7 @@ BLUE, SKY, ORANGE, RED = "#0072B2", "#56B4E9", "#E69F00", "#D55E00"
 GREEN, PINK, YELLOW = "#009E73", "#CC79A7", "#C9B700"
 LOOKS = {
     REFERENCE: ("ARR-COC", BLUE, "o"),
+    "look_twice": ("looking twice", SKY, "P"),
     "training_free": ("ours, training-free", SKY, "D"),
     CHANCE: ("random", "faint", "x"),
     "even_grid": ("even grid", "faint", "+"),
