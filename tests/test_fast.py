@@ -482,8 +482,11 @@ def test_what_several_recordings_keep_alive_counts_once():
 class Broken(Recorder):
     name = "broken"
 
-    def record(self, function, inputs, kept_alive=None):
+    def record(self, function, inputs, kept_alive=None, beside=False):
         raise RuntimeError("operation not permitted when stream is capturing")
+
+    def join(self):
+        pass
 
     def reset(self):
         pass
@@ -491,7 +494,7 @@ class Broken(Recorder):
 
 def test_what_cannot_be_captured_runs_all_the_same():
     fast = assert_equal_paths(wrapped(), [ONE], [0.4], Broken())
-    assert len(fast.recordings.statistics.failed) == 4
+    assert len(fast.recordings.statistics.failed) == 5
     assert all("capturing" in reason for reason in fast.recordings.statistics.failed.values())
 
 
@@ -548,15 +551,47 @@ def test_a_capture_warms_up_on_a_side_stream_and_shares_one_pool(monkeypatch):
 
     recorder = CudaRecorder(torch.device("cuda"))
     recording = recorder.record(function, {"x": torch.zeros(4)}, kept_alive="table")
-    order = ["pool", "wait", "side stream", "wait", "synchronize", "empty_cache", "capture in pool 1, thread_local"]
-    assert fake.calls == order
-    assert runs == [3, 3, 7], "twice on the side stream, then while capturing"
+    order = ["wait", "side stream", "wait", "synchronize", "empty_cache", "capture in pool 1, thread_local"]
+    assert fake.calls == ["pool", "pool", *order]
+    assert runs == [4, 4, 8], "twice on the side stream, then while capturing"
     assert recording.outputs["y"].tolist() == [1, 1, 1, 1], "what is captured writes to the results' own buffer"
     assert recording.size == 2 * 16 + 500
     assert recording.kept_alive == "table"
     assert recording(x=torch.ones(4)) is recording.outputs
-    assert fake.calls[-1] == "replay"
+    assert fake.calls[-2:] == [order[-1], "replay"]
     assert recording.inputs["x"].tolist() == [1, 1, 1, 1]
+
+
+def test_what_runs_beside_has_a_pool_and_a_stream_of_its_own(monkeypatch):
+    fake = FakeCuda(monkeypatch)
+    recorder = CudaRecorder(torch.device("cuda"))
+    recording = recorder.record(lambda t: {"y": t["x"] + 1}, {"x": torch.zeros(4)}, beside=True)
+    assert fake.calls[-1] == "capture in pool 2, thread_local"
+    recording(x=torch.ones(4))
+    recorder.join()
+    assert fake.calls[-4:] == ["wait", "side stream", "replay", "wait"], "for its inputs, and then it is waited for"
+
+
+class Late(Rerunner):
+    """Runs what is beside as late as it may."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def record(self, function, inputs, kept_alive=None, beside=False):
+        made = super().record(function, inputs, kept_alive)
+        return replace(made, replay=lambda: self.waiting.append(made.replay)) if beside else made
+
+    def join(self):
+        for replay in self.waiting:
+            replay()
+        self.waiting.clear()
+
+
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
+@pytest.mark.parametrize("batch", ["one", "three grids out of order"])
+def test_what_runs_beside_is_waited_for(batch, selector):
+    assert_equal_paths(wrapped("sparse", selector), *BATCHES[batch], Late())
 
 
 def test_a_capture_that_fails_leaves_its_pool(monkeypatch):
@@ -564,7 +599,7 @@ def test_a_capture_that_fails_leaves_its_pool(monkeypatch):
     recorder = CudaRecorder(torch.device("cuda"))
     kept = Recordings(recorder, 1 << 20)
     assert kept.get("a", make_of(3))(x=torch.ones(3))["y"].tolist() == [2, 2, 2]
-    assert recorder.pool == "pool 2"
+    assert recorder.pools == ("pool 3", "pool 4")
     assert "capturing" in kept.statistics.failed["a"]
     assert "a" in kept, "it is not tried again"
 
@@ -588,7 +623,13 @@ def test_images_of_other_sizes_share_the_vision_and_language_recordings():
         inputs = tiny.inputs(Conversation([tiny.picture(*size)], "what is this?"))
         fast.run(ours.looker(), ours.encoding, job_of(inputs, [16]), Picking(NEW, (), 0))
     kinds = [key[0] for key in fast.recordings._kept]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"judge": 3, "see": 1, "decode": 1, "prefill": 1}
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "textures": 3,
+        "judge": 3,
+        "see": 1,
+        "decode": 1,
+        "prefill": 1,
+    }
 
 
 def test_the_strict_recorder_notices_a_host_read():

@@ -4,6 +4,7 @@ B rows, I images, G images of one grid, H W grid of cells, N = H * W, C cells of
 question tokens, E = 1 + DeepStack levels, D width.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from arr_coc.texture import Canvas, position_grid, pyramid_of
 from arr_coc.timing import Stopwatch
 
 MAP = "map "  # what the names of maps begin with among the tensors of a judgement
+SEEN = "seen "  # and those of what was seen in the textures
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,12 @@ def choose(
     keeps: list[Keep],
     pixels: Pixels,
     features: Tensor | None,
-    attended: list[Tensor] | None = None,
+    look_first: Callable[[], list[Tensor]] | None = None,
 ) -> Chosen:
     """Choose cells of all images. The host reads nothing back unless a budget depends on a map.
 
     `stages` run what is recorded; `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that
-    read its tokens; `attended` are the maps of a first look, `[h, w]` per image.
+    read its tokens; `look_first` gives the maps of a first look, `[h, w]` per image.
     """
     cells = [height * width for height, width in prompt.grids]
     counts = known_budgets(keeps, prompt.sample_of, cells)
@@ -109,7 +111,7 @@ def choose(
         assert features is not None
         judged = {grid: _judge_tokens(stages, looker, prompt, grid, groups[grid], features) for grid in groups}
     else:
-        judged = _judge_pixels(stages, looker, prompt, counts, pixels, attended)
+        judged = _judge_pixels(stages, looker, prompt, counts, pixels, look_first)
     if counts is None:
         order = [image for members in groups.values() for image in members]
         back_I = stages.put(torch.tensor(order).argsort())
@@ -126,15 +128,24 @@ def _judge_pixels(
     prompt: Prompt,
     counts: list[int] | None,
     pixels: Pixels,
-    attended: list[Tensor] | None,
+    look_first: Callable[[], list[Tensor]] | None,
 ) -> dict[Grid, Tensors]:
-    """The judgement of each group by its textures; where the budgets are known, the choice comes with it."""
-    canvases = pixels.canvases(prompt.grids, looker.geometry)
+    """The judgement of each group by its textures; where the budgets are known, the choice comes with it.
+
+    Textures are made beside the first look, which leaves room on a GPU.
+    """
+    canvases, groups = pixels.canvases(prompt.grids, looker.geometry), by_grid(prompt.grids)
+    stages.join()
+    seen = {
+        grid: stages.textures(looker.selector, grid, torch.stack([canvases[image] for image in members]))
+        for grid, members in groups.items()
+    }
+    attended = None if look_first is None else look_first()
     slots = None if counts is None else budget_bucket(max(counts))
     judged: dict[Grid, Tensors] = {}
-    for grid, members in by_grid(prompt.grids).items():
+    for grid, members in groups.items():
         question, asked = _questions(stages, prompt, members)
-        given = {"canvas": torch.stack([canvases[image] for image in members]), "question": question, "asked": asked}
+        given = seen[grid] | {"question": question, "asked": asked}
         if looker.selector.reads_glance:
             rows = small_rows(looker.geometry, prompt, members, glance_grid(grid, looker.geometry.cell), pixels)
             given["glance"] = stages.glance(rows, grid)
@@ -142,6 +153,7 @@ def _judge_pixels(
             given["attended"] = torch.stack([attended[image] for image in members])
         if counts is not None:
             given["k"] = stages.put(torch.tensor([counts[image] for image in members]))
+        stages.join()
         judged[grid] = stages.judge(looker.selector, grid, given, slots)
     return judged
 
@@ -203,15 +215,23 @@ def tables_of(grid: Grid, device: torch.device) -> list[Tensor]:
     return [*orders, place_waves(height, width, device), *levels]
 
 
-def judge_canvas(selector: Any, word_table: Tensor, grid: Grid, tensors: Tensors) -> Judgement:
-    """What a selector that judges by textures thinks of pooled images."""
-    pooled, attended = tensors["canvas"], tensors.get("attended")
+def see_canvas(selector: Any, tensors: Tensors) -> Tensors:
+    """What a selector that judges by textures sees in pooled images before it knows the question."""
+    pooled = tensors["canvas"]
     canvas = Canvas.of(pooled[:, :3], pooled[:, 3:4], pooled[:, 4:5])
+    seen: Tensors = selector.seen(pyramid_of(canvas, selector.channels))
+    return {SEEN + name: tensor for name, tensor in seen.items()}
+
+
+def judge_seen(selector: Any, word_table: Tensor, grid: Grid, tensors: Tensors) -> Judgement:
+    """What it thinks of them, from what it has seen."""
+    attended = tensors.get("attended")
     question = QuestionTokens(F.embedding(tensors["question"], word_table).float(), tensors["asked"])
     wide = None if attended is None else spread_over(attended, grid).flatten(1)
     view = View(grid, question, None, None, tensors.get("glance"), attended_BN=wide)
-    judgement: Judgement = selector.judge_textures(pyramid_of(canvas, selector.channels), view)
-    if judgement.balance.relevance_BHW.shape != (pooled.shape[0], *grid):
+    seen = {name.removeprefix(SEEN): tensor for name, tensor in tensors.items() if name.startswith(SEEN)}
+    judgement: Judgement = selector.judge_seen(seen, view)
+    if judgement.balance.relevance_BHW.shape != (tensors["question"].shape[0], *grid):
         raise ValueError(f"a map of shape {tuple(judgement.balance.relevance_BHW.shape)} for a grid of {grid}")
     return judgement
 

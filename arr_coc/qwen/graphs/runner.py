@@ -6,6 +6,7 @@ B rows, I images, N cells, K slots of an image, V = I * K, E = 1 + DeepStack lev
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -199,8 +200,8 @@ class FastRunner:
     ) -> Chosen:
         """The choice; where it fails, the plain path keeps every token and says why."""
         try:
-            attended = look_first(self.stages, looker, prompt, pixels) if looker.selector.first_look else None
-            return choose(self.stages, looker, prompt, keeps, pixels, features, attended)
+            first = partial(look_first, self.stages, looker, prompt, pixels) if looker.selector.first_look else None
+            return choose(self.stages, looker, prompt, keeps, pixels, features, first)
         except NotFast:
             raise
         except Exception as error:
