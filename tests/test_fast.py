@@ -27,7 +27,7 @@ from arr_coc.qwen.graphs.forward import places_of
 from arr_coc.qwen.graphs.layout import plan, read_prompt
 from arr_coc.qwen.graphs.picking import Picking, ids_of, picking_of
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recordings, Rerunner
-from arr_coc.qwen.graphs.rules import why_not_model
+from arr_coc.qwen.graphs.rules import why_not, why_not_model
 from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import cells_of, compact, samples_of_images, token_types
@@ -40,6 +40,7 @@ TWO = Conversation([tiny.picture(96, 96, 1), tiny.picture(64, 128, 2)], "and wha
 LATER = Conversation([tiny.picture(128, 64, 3)], "and now?", history=[("look at it first", "a thing")])
 WORDS = Conversation([], "only words here")
 LARGE = Conversation([tiny.picture(384, 320, 4)], "a larger one")
+PAIR = Conversation([tiny.picture(160, 128, 5), tiny.picture(128, 192, 6)], "which of them?")
 NEW = 8
 
 
@@ -90,6 +91,7 @@ def assert_equal_choices(ours, conversations, keeps, **changed):
         for one, other in zip(fast, slow, strict=True):
             assert torch.equal(one.kept, other.kept)
             assert (one.strategy, one.reason, one.grid) == (other.strategy, other.reason, other.grid)
+            assert one.periphery == other.periphery
             assert close(one.relevance, other.relevance)
             assert all(close(one.maps[name], other.maps[name]) for name in other.maps)
             assert one.weights == pytest.approx(other.weights)
@@ -139,6 +141,30 @@ def test_a_selector_that_looks_twice(batch, how):
     ours = wrapped(how, "look_twice")
     assert_equal_paths(ours, *BATCHES[batch])
     assert_equal_choices(ours, *BATCHES[batch])
+
+
+COPIED = {
+    **{name: BATCHES[name] for name in ("one", "exactly a bucket", "one kept whole", "a row without an image")},
+    **{name: BATCHES[name] for name in ("same grid twice", "a large budget", "three rows of different sizes")},
+    "two images": ([PAIR], [24]),
+    "auto": ([PAIR, ONE], ["auto", 12]),
+}
+
+
+@pytest.mark.parametrize("context", ["never", "always"])
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
+@pytest.mark.parametrize("batch", COPIED)
+def test_small_copies_in_the_prompt(batch, selector, context):
+    ours = wrapped("foveated", selector, context=context)
+    assert_equal_paths(ours, *COPIED[batch])
+    made = assert_equal_choices(ours, *COPIED[batch])
+    assert any(image.periphery for row in made.images for image in row)
+
+
+def test_small_copies_with_compact_positions_and_small_copies_in_the_grid():
+    assert_equal_paths(wrapped("foveated", "look_twice", position_policy="compact"), [TWO], [24])
+    ours = wrapped("foveated", "look_twice", periphery="grid")
+    assert "periphery='grid'" in why_not(ours.looker(), ours.encoding, tiny.inputs(ONE))
 
 
 @pytest.mark.parametrize("settings", [{"most": 4, "least": 1}, {"depth": 1.0}, {"depth": 0.01}, {"least": 256}])

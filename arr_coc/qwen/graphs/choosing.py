@@ -5,7 +5,7 @@ question tokens, E = 1 + DeepStack levels, D width.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ class Chosen:
     cells_IK: Tensor  # flat, increasing, 0 in empty slots
     mask_IK: Tensor | None  # None where every slot is real
     groups: dict[Grid, OneGrid]
+    copies: list[Grid | None]  # cells of each image's small copy in the prompt; None where there is none
 
     def strategies(self) -> dict[Grid, list[int]]:
         """What was done with each image of a group; reads from the device."""
@@ -65,6 +66,7 @@ class Chosen:
             for row, image in enumerate(group.members):
                 kept = self.cells_IK[image, : self.counts_I[image]]
                 made[image] = explain(grid, kept, judgement, row, STRATEGIES[strategies[grid][row]])
+                made[image] = replace(made[image], periphery=self.copies[image])
         images: list[list[ImageSelection]] = [[] for _ in prompt.rows]
         for image, sample in enumerate(prompt.sample_of):
             images[sample].append(made[image])
@@ -87,7 +89,8 @@ def everything(grids: list[Grid], device: torch.device, slots: int = 0) -> Chose
     mask_IK = place_IK < torch.tensor(counts).unsqueeze(1)
     cells_IK = place_IK.masked_fill(~mask_IK, 0).to(device, non_blocking=True)
     groups = {grid: OneGrid(members) for grid, members in by_grid(grids).items()}
-    return Chosen(counts, slots, cells_IK, None if min(counts) == slots else mask_IK.to(device), groups)
+    mask = None if min(counts) == slots else mask_IK.to(device)
+    return Chosen(counts, slots, cells_IK, mask, groups, [None] * len(counts))
 
 
 def choose(
@@ -98,14 +101,25 @@ def choose(
     pixels: Pixels,
     features: Tensor | None,
     look_first: Callable[[], list[Tensor]] | None = None,
+    foveated: bool = False,
 ) -> Chosen:
     """Choose cells of all images. The host reads nothing back unless a budget depends on a map.
 
     `stages` run what is recorded; `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that
-    read its tokens; `look_first` gives the maps of a first look, `[h, w]` per image.
+    read its tokens; `look_first` gives the maps of a first look, `[h, w]` per image. `foveated` leaves room for a small
+    copy of each image in its budget.
     """
     cells = [height * width for height, width in prompt.grids]
+    copies: list[Grid | None] = [None] * len(cells)
+
+    def windows(budgets: list[int]) -> list[int]:
+        for image, (grid, budget) in enumerate(zip(prompt.grids, list(budgets), strict=True)):
+            [copies[image]], [budgets[image]] = looker.beside(grid, [budget])
+        return budgets
+
     counts = known_budgets(keeps, prompt.sample_of, cells)
+    if counts is not None and foveated:
+        counts = windows(counts)
     groups = by_grid(prompt.grids)
     if looker.selector.reads_tokens:
         assert features is not None
@@ -119,7 +133,8 @@ def choose(
         mass_I, automatic_I = torch.stack(both).cpu().unbind()  # the one host read
         budget = looker.selector.allocator.shared_budgets
         counts = budget(keeps, prompt.sample_of, cells, mass_I.float(), automatic_I.long()).tolist()
-    return _take(stages, looker.selector, counts, groups, judged)
+        counts = windows(counts) if foveated else counts
+    return _take(stages, looker.selector, counts, copies, groups, judged)
 
 
 def _judge_pixels(
@@ -178,7 +193,12 @@ def _questions(stages: Any, prompt: Prompt, members: list[int]) -> tuple[Tensor,
 
 
 def _take(
-    stages: Any, selector: Selector, counts: list[int], groups: dict[Grid, list[int]], judged: dict[Grid, Tensors]
+    stages: Any,
+    selector: Selector,
+    counts: list[int],
+    copies: list[Grid | None],
+    groups: dict[Grid, list[int]],
+    judged: dict[Grid, Tensors],
 ) -> Chosen:
     """The cells that the budgets buy; they are chosen already where the budgets were known before."""
     slots = budget_bucket(max(counts))
@@ -195,7 +215,7 @@ def _take(
         masks |= dict(zip(members, taken["mask"], strict=True))
     images = range(len(counts))
     mask_IK = None if min(counts) == slots else torch.stack([masks[image] for image in images])
-    return Chosen(counts, slots, torch.stack([cells[image] for image in images]), mask_IK, explained)
+    return Chosen(counts, slots, torch.stack([cells[image] for image in images]), mask_IK, explained, copies)
 
 
 def small_rows(geometry: Geometry, prompt: Prompt, members: list[int], small: Grid, pixels: Pixels) -> Tensor:

@@ -51,15 +51,17 @@ def why_not_settings(looker: Looker, encoding: str) -> str | None:
     """Of what chooses and encodes."""
     if looker.strict:
         return "the model is being trained"
-    if encoding not in ("dense", "sparse"):
+    if encoding not in ("dense", "sparse", "foveated"):
         return f"it does not know encoding={encoding!r}"
+    if encoding == "foveated" and looker.config.periphery != "images":
+        return f"it does not know periphery={looker.config.periphery!r}"
     if looker.config.straight_through:
         return "straight_through needs gradients"
     if looker.config.pooling == "lm":
         return "pooling='lm' reads the question with the language model first"
     if looker.selector.name not in SELECTORS:
         return f"it does not know the selector {looker.selector.name!r}"
-    if looker.selector.reads_tokens and encoding == "sparse":
+    if looker.selector.reads_tokens and encoding != "dense":
         return "the selector reads what the vision encoder makes"
     return None
 

@@ -16,7 +16,7 @@ from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.graphs.choosing import Chosen, choose, everything
 from arr_coc.qwen.graphs.first import context_of, look_first
-from arr_coc.qwen.graphs.forward import Heard
+from arr_coc.qwen.graphs.fovea import heard_with_copies, rows_with_copies, with_copies
 from arr_coc.qwen.graphs.layout import (
     NotFast,
     PaddedSequences,
@@ -123,9 +123,10 @@ class FastRunner:
             prompt = self._read(looker, job)
             images = None if job.images is None else [self.stages.put(image) for image in job.images]
             pixels = Pixels(self.stages.put(job.pixel_values), images)
-            chosen, features = self._choose_and_see(looker, encoding, prompt, job.keeps, pixels, stopwatch)
+            made = self._choose_and_see(looker, encoding, prompt, job.keeps, pixels, stopwatch)
+            chosen, shown, slots, features = made
             with stopwatch.part("prefill"):
-                layout, decoder, said = self._prefill(looker.config.position_policy, prompt, chosen, features, picking)
+                layout, decoder, said = self._prefill(looker.config.position_policy, shown, slots, features, picking)
             first_logits = said["logits"].clone()
             token = said["token"] if picking.warpers is None else picking.pick(first_logits)
             rows, sure = Rows(picking, job.input_ids.cpu()), [log_probability(first_logits, token)]
@@ -173,52 +174,73 @@ class FastRunner:
         keeps: list[Keep],
         pixels: Pixels,
         stopwatch: Stopwatch,
-    ) -> tuple[Chosen, Tensor]:
-        """The kept cells, and the visual tokens of their slots `[E, V, D]`."""
+    ) -> tuple[Chosen, Prompt, Chosen, Tensor]:
+        """The kept cells; prompts and kept cells as they are shown; the visual tokens of their slots `[E, V, D]`."""
         all_kept = all(keep == 1.0 for keep in keeps)
-        if encoding == "sparse" and not all_kept:
+        if encoding != "dense" and not all_kept:
             with stopwatch.part("select"):
-                chosen = self._choose(looker, prompt, keeps, pixels, None)
+                chosen = self._choose(looker, prompt, keeps, pixels, None, encoding == "foveated")
             with stopwatch.part("vision"):
-                given = (self.stages, looker, prompt, chosen.counts_I, pixels)
-                heard = context_of(*given) if looker.gives_context else None
-                return chosen, self._see(prompt, chosen, pixels.rows_Rx, heard)
+                return chosen, *self._see_chosen(looker, prompt, chosen, pixels)
         whole = everything(prompt.grids, self.device)
         with stopwatch.part("vision"):
-            features = self._see(prompt, whole, pixels.rows_Rx)
+            rows_IPx = self._rows(prompt, whole, pixels.rows_Rx)
+            features = self.stages.see(rows_IPx, whole.cells_IK, self._grids(prompt), whole.mask_IK)
         if all_kept:
-            return whole, features
+            return whole, prompt, whole, features
         features = features.clone()  # a first look may run the same recording
         with stopwatch.part("select"):
             chosen = self._choose(looker, prompt, keeps, pixels, features)
         with stopwatch.part("vision"):
             first_I1 = self.stages.put(torch.arange(len(prompt.grids)).unsqueeze(1) * whole.slots)
-            return chosen, features.index_select(1, (first_I1 + chosen.cells_IK).flatten())
+            return chosen, prompt, chosen, features.index_select(1, (first_I1 + chosen.cells_IK).flatten())
 
     def _choose(
-        self, looker: Looker, prompt: Prompt, keeps: list[Keep], pixels: Pixels, features: Tensor | None
+        self,
+        looker: Looker,
+        prompt: Prompt,
+        keeps: list[Keep],
+        pixels: Pixels,
+        features: Tensor | None,
+        foveated: bool = False,
     ) -> Chosen:
         """The choice; where it fails, the plain path keeps every token and says why."""
         try:
             first = partial(look_first, self.stages, looker, prompt, pixels) if looker.selector.first_look else None
-            return choose(self.stages, looker, prompt, keeps, pixels, features, first)
+            return choose(self.stages, looker, prompt, keeps, pixels, features, first, foveated)
         except NotFast:
             raise
         except Exception as error:
             raise NotFast(f"choosing failed ({type(error).__name__})") from error
 
-    def _see(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor, heard: Heard | None = None) -> Tensor:
-        """One call of the ViT over the chosen windows of all images, with what they attend to beside themselves."""
+    def _see_chosen(
+        self, looker: Looker, prompt: Prompt, chosen: Chosen, pixels: Pixels
+    ) -> tuple[Prompt, Chosen, Tensor]:
+        """One call of the ViT over the chosen windows of all images, and their small copies where the prompt has them.
+
+        Prompts and cells as they are shown, and the visual tokens of their slots.
+        """
+        heard = context_of(self.stages, looker, prompt, chosen.counts_I, pixels) if looker.gives_context else None
+        rows_IPx = self._rows(prompt, chosen, pixels.rows_Rx)
+        shown, slots = prompt, chosen
+        if any(chosen.copies):
+            shown, slots, order = with_copies(prompt, chosen, self.model.config)
+            rows_IPx = rows_with_copies(looker.geometry, prompt, chosen, order, rows_IPx, pixels, slots.slots)
+            heard = None if heard is None else heard_with_copies(heard, order)
+        return shown, slots, self.stages.see(rows_IPx, slots.cells_IK, self._grids(shown), slots.mask_IK, heard)
+
+    def _grids(self, prompt: Prompt) -> Tensor:
+        return self.stages.put(torch.tensor(prompt.grids))
+
+    def _rows(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor) -> Tensor:
+        """Patches of the chosen windows of each image, `[I, P, X]`."""
         window = self.model.config.vision_config.spatial_merge_size**2
         cells_I = torch.tensor([height * width for height, width in prompt.grids])
         if chosen.mask_IK is None and chosen.slots == int(cells_I.max()):
-            rows_IPx = pixels_Rx.view(len(prompt.grids), -1, pixels_Rx.shape[1])
-        else:
-            first_I11 = self.stages.put((cells_I.cumsum(0) - cells_I).view(-1, 1, 1) * window)
-            index = first_I11 + chosen.cells_IK.unsqueeze(-1) * window + torch.arange(window, device=self.device)
-            rows_IPx = pixels_Rx.index_select(0, index.flatten()).view(len(prompt.grids), -1, pixels_Rx.shape[1])
-        grid_I2 = self.stages.put(torch.tensor(prompt.grids))
-        return self.stages.see(rows_IPx, chosen.cells_IK, grid_I2, chosen.mask_IK, heard)
+            return pixels_Rx.view(len(prompt.grids), -1, pixels_Rx.shape[1])
+        first_I11 = self.stages.put((cells_I.cumsum(0) - cells_I).view(-1, 1, 1) * window)
+        index = first_I11 + chosen.cells_IK.unsqueeze(-1) * window + torch.arange(window, device=self.device)
+        return pixels_Rx.index_select(0, index.flatten()).view(len(prompt.grids), -1, pixels_Rx.shape[1])
 
     def _prefill(
         self, policy: str, prompt: Prompt, chosen: Chosen, features: Tensor, picking: Picking
