@@ -29,6 +29,7 @@ from arr_coc.timing import Stopwatch
 
 MAP = "map "  # what the names of maps begin with among the tensors of a judgement
 SEEN = "seen "  # and those of what was seen in the textures
+LookFirst = Callable[[Callable[[], None]], list[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +101,14 @@ def choose(
     keeps: list[Keep],
     pixels: Pixels,
     features: Tensor | None,
-    look_first: Callable[[], list[Tensor]] | None = None,
+    look_first: LookFirst | None = None,
     foveated: bool = False,
 ) -> Chosen:
     """Choose cells of all images. The host reads nothing back unless a budget depends on a map.
 
     `stages` run what is recorded; `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that
-    read its tokens; `look_first` gives the maps of a first look, `[h, w]` per image. `foveated` leaves room for a small
+    read its tokens; `look_first` gives the maps of a first look, `[h, w]` per image, and calls what can be done
+    meanwhile. `foveated` leaves room for a small
     copy of each image in its budget.
     """
     cells = [height * width for height, width in prompt.grids]
@@ -143,19 +145,24 @@ def _judge_pixels(
     prompt: Prompt,
     counts: list[int] | None,
     pixels: Pixels,
-    look_first: Callable[[], list[Tensor]] | None,
+    look_first: LookFirst | None,
 ) -> dict[Grid, Tensors]:
-    """The judgement of each group by its textures; where the budgets are known, the choice comes with it.
-
-    Textures are made beside the first look, which leaves room on a GPU.
-    """
-    canvases, groups = pixels.canvases(prompt.grids, looker.geometry), by_grid(prompt.grids)
+    """The judgement of each group by its textures; where the budgets are known, the choice comes with it."""
+    groups = by_grid(prompt.grids)
+    seen: dict[Grid, Tensors] = {}
     stages.join()
-    seen = {
-        grid: stages.textures(looker.selector, grid, torch.stack([canvases[image] for image in members]))
-        for grid, members in groups.items()
-    }
-    attended = None if look_first is None else look_first()
+
+    def see_textures() -> None:
+        canvases = pixels.canvases(prompt.grids, looker.geometry)
+        for grid, members in groups.items():
+            pooled = torch.stack([canvases[image] for image in members])
+            seen[grid] = stages.textures(looker.selector, grid, pooled)
+
+    attended = None
+    if look_first is None:
+        see_textures()
+    else:
+        attended = look_first(see_textures)
     slots = None if counts is None else budget_bucket(max(counts))
     judged: dict[Grid, Tensors] = {}
     for grid, members in groups.items():

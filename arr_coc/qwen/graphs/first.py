@@ -7,6 +7,7 @@ Prompt and question are read in one pass, each time anew: to know an image again
 that takes about as long.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,8 +31,13 @@ from arr_coc.qwen.periphery import CONTEXT
 from arr_coc.qwen.vision import Grid, under_centres
 
 
-def look_first(stages: Any, looker: Looker, prompt: Prompt, pixels: Pixels) -> list[Tensor]:
-    """Where the language model looks in a small copy of each image, `[h, w]`."""
+def look_first(
+    stages: Any, looker: Looker, prompt: Prompt, pixels: Pixels, meanwhile: Callable[[], None]
+) -> list[Tensor]:
+    """Where the language model looks in a small copy of each image, `[h, w]`.
+
+    `meanwhile` is called as soon as the device is busy with the copies: the host has time then, and a GPU room.
+    """
     settings, config = looker.selector.first_look, looker.model.config
     assert settings is not None
     grids = [settings.grid(grid) for grid in prompt.grids]
@@ -39,7 +45,8 @@ def look_first(stages: Any, looker: Looker, prompt: Prompt, pixels: Pixels) -> l
     whole = everything(grids, stages.device, slots)
     rows_IPx = _rows(looker, prompt, grids, slots, pixels)
     features = stages.see(rows_IPx, whole.cells_IK, stages.put(torch.tensor(grids)), whole.mask_IK)
-    # Prompts are laid out while the device is busy.
+    meanwhile()
+    # Prompts too are laid out while the device is busy.
     image_id = int(config.image_token_id)
     small = with_grids(prompt, grids, image_id)
     visual = budget_bucket(max(visual_lengths(small, whole.counts_I)))
