@@ -31,7 +31,6 @@ from arr_coc.evaluation.field.data import (
     vqa,
     vqa_plain,
 )
-from arr_coc.evaluation.field.looking import KnownBatch
 from arr_coc.evaluation.field.main import Bench, FieldOptions, evaluate_field, samples_path
 from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
 from arr_coc.evaluation.field.run import Samples, pack_cells, unpack_cells
@@ -186,11 +185,11 @@ def bench():
 
 @pytest.fixture(scope="module")
 def looked(bench):
-    return KnownBatch(make_batch(bench.owner, scene_pictures(6, SMALL, 3)))
+    return make_batch(bench.owner, scene_pictures(6, SMALL, 3))
 
 
 def test_both_engines_answer_alike(bench, looked):
-    again = KnownBatch(looked.batch)
+    again = replace(looked, known={})
     answers = {}
     for method in plan(bench.selectors, [0.25], ["sparse", "dense"], True):
         plain = bench.plain.run(again, method)
@@ -209,7 +208,7 @@ def test_both_engines_answer_alike(bench, looked):
 
 @pytest.mark.parametrize("name", ["arr_coc", "fastv", "visionzip", "downsampling", "oracle", "random:seed=0"])
 def test_the_engines_answer_as_generate_does(bench, looked, name):
-    batch, owner = looked.batch, bench.owner
+    batch, owner = looked, bench.owner
     method = Method(name, "sparse" if name == "arr_coc" else "dense", 0.25)
     made = bench.engine_of(method).run(looked, method)
     inputs = encode(owner.processor, [Conversation([Image.fromarray(p.read())], q.text) for _, p, q in asked(batch)])
@@ -239,7 +238,7 @@ def test_foveated_is_counted_with_its_small_copies_and_asked_in_the_same_bytes(b
     made = bench.plain.run(looked, Method("look_twice", "foveated", 16))
     assert made.tokens == [16] * 6
     assert [len(cells) for cells in made.kept] == [16 - 4] * 6
-    assert made.prompts == list(looked.batch.prompts)
+    assert made.prompts == list(looked.prompts)
     before = bench.owner.config
     for context in ("never", "auto", "always"):
         bench.owner.config, method = replace(before, context=context), Method("look_twice", "sparse", 3)
@@ -256,7 +255,7 @@ def test_an_image_is_encoded_once_for_all_methods(bench, looked, monkeypatch):
     calls = []
     real = encoding.encode_dense
     monkeypatch.setattr(encoding, "encode_dense", lambda *args, **kwargs: (calls.append(1), real(*args, **kwargs))[1])
-    fresh = KnownBatch(looked.batch)
+    fresh = replace(looked, known={})
     for name in ("training_free", "divprune", "visionzip", "pooling", "fastv"):
         method = Method(name, "dense", 0.25)
         bench.engine_of(method).run(fresh, method)

@@ -165,7 +165,9 @@ def answering_moments(plan: Plan, learning: int) -> dict[str, float]:
 def largest_batch(plan: Plan, card_gb: float) -> int:
     """The largest batch whose peak fits a card of so many GB, 0 where not even one row does."""
     room = (card_gb - RESERVE_GB) * 1e9
-    return bisect_right(range(1, MOST_BATCH + 1), room, key=lambda batch: estimate_plan(replace(plan, batch=batch)).total)
+    return bisect_right(
+        range(1, MOST_BATCH + 1), room, key=lambda batch: estimate_plan(replace(plan, batch=batch)).total
+    )
 
 
 def describe(found: MemoryEstimate) -> str:

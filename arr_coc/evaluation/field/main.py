@@ -15,10 +15,9 @@ import torch
 
 from arr_coc.config import Keep
 from arr_coc.evaluation.field.data import Picture, ids_of, read_pictures
-from arr_coc.evaluation.field.engine import FastEngine
+from arr_coc.evaluation.field.engines import Engine, FastEngine, PlainEngine
 from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
-from arr_coc.evaluation.field.plain import PlainEngine
-from arr_coc.evaluation.field.run import Engine, Samples, run_field
+from arr_coc.evaluation.field.run import Samples, run_field
 from arr_coc.evaluation.field.table import (
     Row,
     add_oracle,

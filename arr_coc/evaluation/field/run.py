@@ -8,22 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from arr_coc.evaluation.field.batch import Batch, make_batch, prompt_digest
 from arr_coc.evaluation.field.data import Picture, Record, batches, found_evidence, ids_of, score
-from arr_coc.evaluation.field.looking import KnownBatch, Outcome
+from arr_coc.evaluation.field.engines import Engine, Outcome
 from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen.model import ARRCOCQwen
-
-
-class Engine(Protocol):
-    """Answers a batch with a method."""
-
-    def run(self, looked: KnownBatch, method: Method) -> Outcome: ...
 
 
 class Samples:
@@ -98,10 +92,10 @@ def run_field(
             if waiting and not warm:
                 _warm_up(owner, part, waiting, engine_of)
                 warm = True
-            looked = KnownBatch(make_batch(owner, part)) if waiting else None
+            batch = make_batch(owner, part) if waiting else None
             for method in waiting:
-                assert looked is not None
-                samples.add(unit(owner, looked, method, engine_of(method)))
+                assert batch is not None
+                samples.add(unit(batch, method, engine_of(method)))
                 shown.update(len(ids))
 
 
@@ -110,32 +104,26 @@ def _warm_up(
 ) -> None:
     """One question for every selector and encoding, not counted: the first call of anything is slow."""
     first = {(method.selector, method.encoding): method for method in reversed(methods)}
-    looked = KnownBatch(make_batch(owner, [replace(part[0], queries=part[0].queries[:1])]))
+    batch = make_batch(owner, [replace(part[0], queries=part[0].queries[:1])])
     for method in first.values():
-        engine_of(method).run(looked, method)
+        engine_of(method).run(batch, method)
 
 
-def unit(owner: ARRCOCQwen, looked: KnownBatch, method: Method, engine: Engine) -> list[Record]:
+def unit(batch: Batch, method: Method, engine: Engine) -> list[Record]:
     """The lines of one method on one batch."""
-    on_gpu = owner.device.type == "cuda"
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats(owner.device)
-    made = engine.run(looked, method)
-    memory = None
-    if on_gpu:
+    device = batch.owner.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    made, memory = engine.run(batch, method), None
+    if device.type == "cuda":
         # Dense methods share what the ViT made: each is charged with its peak.
-        shared = looked.features_bytes if method.encoding == "dense" else 0
-        memory = round(max(shared, torch.cuda.max_memory_allocated(owner.device)) / 2**20, 1)
-    tokenizer = owner.processor.tokenizer
-    time_ms = {part: round(ms, 3) for part, ms in made.time_ms.items()}
-    return [
-        _line(looked.batch, row, method, made, prompt_digest(made.prompts[row], tokenizer))
-        | {"time_ms": time_ms, "memory_mb": memory}
-        for row in range(looked.batch.rows)
-    ]
+        shared = batch.features_bytes if method.encoding == "dense" else 0
+        memory = round(max(shared, torch.cuda.max_memory_allocated(device)) / 2**20, 1)
+    cost = {"time_ms": {part: round(ms, 3) for part, ms in made.time_ms.items()}, "memory_mb": memory}
+    return [_line(batch, row, method, made) | cost for row in range(batch.rows)]
 
 
-def _line(batch: Batch, row: int, method: Method, made: Outcome, prompt: str) -> Record:
+def _line(batch: Batch, row: int, method: Method, made: Outcome) -> Record:
     query, given = batch.queries[row], made.answers[row].strip()
     known = query.boxes is not None
     recall, precision = found_evidence(set(made.kept[row]), batch.evidence_R[row]) if known else (None, None)
@@ -155,7 +143,7 @@ def _line(batch: Batch, row: int, method: Method, made: Outcome, prompt: str) ->
         "cells": pack_cells(made.kept[row], batch.cells),
         "recall": recall,
         "precision": precision,
-        "prompt": prompt,
+        "prompt": prompt_digest(made.prompts[row], batch.owner.processor.tokenizer),
     }
 
 
