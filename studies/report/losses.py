@@ -129,7 +129,7 @@ def find_losses(entries: Sequence[Entry], answers: Answers, pictures: Sequence[P
             for entry in at_budget(entries, keep)
             if entry.name != REFERENCE and (scores_Q := answers.of(entry)) is not None
         ]
-        lines = answers.ours[ours.keys[0]]
+        lines = answers.lines[ours.keys[0]]
         for place, question in enumerate(answers.questions):
             winners = tuple(entry.way for entry, scores_Q in others if scores_Q[place] - mine_Q[place] >= BEHIND)
             if winners and question in asked:

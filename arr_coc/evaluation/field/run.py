@@ -19,13 +19,28 @@ from arr_coc.evaluation.field.engines import Engine, Outcome
 from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen.model import ARRCOCQwen
 
+Answered = dict[str, dict[str, Record]]  # per method, per question
+
+
+def read_samples(path: Path, then: str) -> tuple[dict[str, Any], Answered, int]:
+    """What was asked of which model, the answers, and where the last whole line ends; `then` says what else to do."""
+    whole = path.read_bytes()
+    end, records = whole.rfind(b"\n") + 1, dict[str, dict[str, Record]]()  # a last line may be cut short by a kill
+    try:
+        first, *lines = (json.loads(line) for line in whole[:end].splitlines())
+        for record in lines:
+            records.setdefault(record["method"], {})[record["question"]] = record
+        return first["about"], records, end
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path}: not a file of samples ({error}); {then}") from None
+
 
 class Samples:
     """The file of samples: a header that says what was asked of which model, then a line per answer."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.about = path, about
-        self.records: dict[str, dict[str, Record]] = {}  # per method, per question
+        self.records: Answered = {}
         if path.is_file() and path.stat().st_size:
             self._read()
         else:
@@ -34,23 +49,14 @@ class Samples:
 
     def _read(self) -> None:
         """What an earlier run left; a last line that was cut is taken off the file."""
-        whole = self.path.read_bytes()
-        end = whole.rfind(b"\n") + 1
-        try:
-            lines = [json.loads(line) for line in whole[:end].splitlines()]
-            header = lines[0]["about"]
-        except (ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{self.path}: not a file of samples ({error}); move it away to start anew") from None
+        header, self.records, end = read_samples(self.path, "move it away to start anew")
         different = [key for key in {*header, *self.about} if header.get(key) != self.about.get(key)]
         if different:
             raise ValueError(
                 f"{self.path} was made with another {', '.join(sorted(different))}: give another --out, or move it away"
             )
-        if end < len(whole):
-            with self.path.open("r+b") as file:
-                file.truncate(end)
-        for record in lines[1:]:
-            self.records.setdefault(record["method"], {})[record["question"]] = record
+        with self.path.open("r+b") as file:
+            file.truncate(end)
 
     def has(self, method: Method, ids: Sequence[str]) -> bool:
         """Whether a unit is there as a whole."""
