@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from arr_coc.data.coco import CROWDS, OF_BROKEN, read_coco
-from arr_coc.data.detections import LOW_SCORE, NONE_FOUND, OTHER_IMAGES, attach_boxes, category_finder
-from arr_coc.data.examples import BrokenExample, SceneExamples, readable_example, scene_examples
+from arr_coc.data.coco import attach_boxes, category_finder, read_coco
+from arr_coc.data.examples import BrokenExample, readable_example, scene_examples
 from arr_coc.data.questions import read_jsonl, read_vqa
 from arr_coc.data.sources import read_source
+from arr_coc.evaluation.field.data import read_pictures
 from arr_coc.scenes import draw_scene, make_scene
 from arr_coc.training.groups import cell_targets
 
@@ -48,36 +49,20 @@ def reasons(broken: list[str], expected: dict[str, str]) -> None:
 
 
 def test_scene_examples_are_the_questions_of_the_scene():
-    data = SceneExamples(12, "train", first_seed=40, size=(256, 256))
-    scene = make_scene(43, "train", (256, 256))
-    example = data[3]
-    question = next(q for q in scene.questions if q.text == example.question)
-    assert (example.answer, example.family, example.boxes) == (question.answer, question.family, question.evidence)
-    assert np.array_equal(example.image, draw_scene(scene))
-    assert [e.question for e in scene_examples(scene)] == [q.text for q in scene.questions]
-    assert (len(data), data.broken) == (12, [])
-    places = [
-        [q.text for q in make_scene(40 + i, "train", (256, 256)).questions].index(data[i].question) for i in range(12)
-    ]
-    assert len(set(places)) > 2, "not always the first question"
+    scene = make_scene(43, "train", (256, 256), "hard")
+    examples = scene_examples(scene)
+    for example, question in zip(examples, scene.questions, strict=True):
+        assert (example.question, example.answer) == (question.text, question.answer)
+        assert (example.family, example.boxes) == (question.family, question.evidence)
+        assert np.array_equal(example.image, draw_scene(scene))
+        assert example.hard
+    assert not scene_examples(make_scene(43, "train", (256, 256), "plain"))[0].hard
 
 
-def test_scene_examples_are_settled_by_index_and_know_what_is_hard():
-    hard = read_source("scenes", count=2, size=(256, 256), difficulty="hard")
-    assert hard[1].hard
-    assert hard[1].question == SceneExamples(9, size=(256, 256), difficulty="hard")[1].question
-    assert not SceneExamples(1, size=(256, 256), difficulty="plain")[0].hard
-    assert hard[0].boxes is not None
-    with pytest.raises(IndexError):
-        hard[2]
-
-
-@pytest.mark.parametrize(
-    ("settings_", "says"), [({"count": 0}, "at least one"), ({"split": "x"}, "split"), ({"size": (8, 8)}, "no room")]
-)
-def test_wrong_scene_settings_are_told_at_once(settings_, says):
+@pytest.mark.parametrize(("spec", "side", "says"), [("scenes", 8, "no room"), ("scenes:5", 256, "does not fit")])
+def test_wrong_scene_settings_are_told_at_once(spec, side, says):
     with pytest.raises(ValueError, match=says):
-        read_source("scenes", **{"count": 1, **settings_})
+        read_pictures(spec, 1, side, 0, None, str)
 
 
 # COCO
@@ -116,7 +101,6 @@ def test_coco_asks_where_a_category_is(tmp_path):
     assert hot_dog.question == "Where is the hot dog?"
     assert dog.image.shape == (48, 64, 3)
     assert np.array_equal(hot_dog.image, np.asarray(Image.open(images / "000000000285.png")))
-    assert data.left_out == {CROWDS: 2, OF_BROKEN: 0}
     assert data.broken == []
 
 
@@ -176,7 +160,6 @@ def test_coco_counts_and_lists_every_broken_row(tmp_path):
     reasons(data.broken, expected)
     assert [example.question for example in data] == ["Where is the dog?", "Where is the hot dog?"]
     assert len(data[0].boxes or ()) == 2
-    assert data.left_out == {CROWDS: 2, OF_BROKEN: 1}
 
 
 def turned() -> Image.Exif:
@@ -419,8 +402,6 @@ def test_mistakes_with_whole_files_are_told_in_one_line(tmp_path):
         with pytest.raises(ValueError, match=re.escape(says)) as caught:
             read_source(spec)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="leave detections out"):
-        read_source("scenes", detections=good)
     for wrong in (-1, 1.5, float("nan"), True, "3"):
         with pytest.raises(ValueError, match="max_broken is"):
             read_source(f"coco:{good}:{images}", max_broken=wrong)
@@ -459,18 +440,15 @@ def test_pseudo_boxes_follow_the_category_that_the_question_names(tmp_path):
     rows.append(detected("cat", 6, score=0.2))
     rows.append(detected("dog", 7, image="elsewhere.jpg"))
     results = write(tmp_path / "found.json", rows)
-    data = read_source(f"jsonl:{asked(tmp_path, *cases)}", detections=results, min_score=0.5, max_broken=0)
+    data = read_source(f"jsonl:{asked(tmp_path, *cases)}", detections=results, max_broken=0)
     assert {e.question: lefts(e.boxes) for e in data} == cases
-    assert data.left_out == {OTHER_IMAGES: 1, LOW_SCORE: 1, NONE_FOUND: 1}
     assert data[0].boxes == ((1.0, 0.0, 11.0, 10.0),)
 
 
-def test_pseudo_boxes_replace_known_ones_only_when_asked(tmp_path):
+def test_pseudo_boxes_never_replace_known_ones(tmp_path):
     data = read_jsonl(asked(tmp_path, "Where is the dog?", "Where is the cat?", boxes=[[30, 0, 40, 10]]))
     results = write(tmp_path / "found.json", [detected("dog", 1), detected("cat", 2, score=0.1)])
     assert [lefts(e.boxes) for e in attach_boxes(data, results)] == [[30], [30]]
-    assert [lefts(e.boxes) for e in attach_boxes(data, results, replace_boxes=True)] == [[1], [30]]
-    assert [lefts(e.boxes) for e in data] == [[30], [30]], "the given examples are left as they were"
 
 
 def test_category_numbers_take_their_names_from_a_coco_file(tmp_path):
@@ -478,11 +456,10 @@ def test_category_numbers_take_their_names_from_a_coco_file(tmp_path):
     names = write(tmp_path / "instances.json", content)
     row = {"image_id": 139, "category_id": 58, "bbox": [3, 0, 10, 10], "score": 1}
     results = write(tmp_path / "found.json", [row, row | {"category_id": 18, "bbox": [5, 0, 10, 10]}])
-    own = attach_boxes(read_coco(names, images), results, replace_boxes=True)
-    assert lefts(own[0].boxes) == [5]
+    known = read_coco(names, images)
+    asked_again = replace(known, rows=[replace(row, boxes=None) for row in known.rows])
+    assert lefts(attach_boxes(asked_again, results)[0].boxes) == [5]
     plain = asked(tmp_path, "a hot dog?", image="000000000139.jpg")
-    given_names = read_source(f"jsonl:{plain}", detections=results, categories=names)
-    assert lefts(given_names[0].boxes) == [3]
     with pytest.raises(ValueError, match="categories are numbers"):
         read_source(f"jsonl:{plain}", detections=results)
 
@@ -529,8 +506,6 @@ def test_broken_detections_are_counted_and_listed(tmp_path):
         attach_boxes(data, write(tmp_path / "other.json", [detected("dog", 1, image=43)]))
     with pytest.raises(ValueError, match="not a list of detections"):
         attach_boxes(data, write(tmp_path / "other.json", {}))
-    with pytest.raises(ValueError, match="min_score is 5"):
-        attach_boxes(data, results, min_score=5)
 
 
 @pytest.mark.parametrize(

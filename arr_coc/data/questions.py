@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.data import rows
-from arr_coc.data.files import FileExamples, FileImage, FileRow, ImageFolder
+from arr_coc.data.examples import FileExamples, FileImage, FileRow, ImageFolder
 from arr_coc.data.rows import MAX_BROKEN, BadRow, BrokenRows, Id, as_id, as_object, as_text
 
 # ---------------------------------------------------------------- VQAv2

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from arr_coc.data.examples import Box
-
 Id = int | str
+Box = tuple[float, float, float, float]
+"""x0, y0, x1, y1 in pixels of the upright image at its stored size; ends exclusive."""
 Row = TypeVar("Row")
 Parsed = TypeVar("Parsed")
 

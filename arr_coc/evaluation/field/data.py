@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.data.files import FileExamples, FileImage
-from arr_coc.data.sources import FORMS, read_source
+from arr_coc.data.examples import FileImage
+from arr_coc.data.sources import FORMS, parse_source, read_source
 from arr_coc.images.reader import read_image
 from arr_coc.scenes import COLOURS, Question, Scene, draw_scene, make_scene
 
@@ -132,7 +132,6 @@ def file_pictures(
     if metric is not None and metric not in METRICS:
         raise ValueError(f"metric {metric!r}: expected one of {', '.join(METRICS)}")
     examples = read_source(spec)
-    assert isinstance(examples, FileExamples)
     if examples.broken:
         say(f"{len(examples.broken)} broken rows were left out, first {examples.broken[0]}")
     by_image: dict[FileImage, list[Query]] = {}
@@ -172,7 +171,7 @@ def read_pictures(
     if kind not in FORMS:
         raise ValueError(f"unknown dataset {spec!r}: use {', '.join(FORMS.values())}")
     if kind == "scenes":
-        read_source(spec, count=1, split="seen", size=(side, side))  # its mistakes are told as those of files are
+        parse_source(spec)  # it takes nothing behind a colon
         return scene_pictures(questions, side, seed)
     return file_pictures(spec, questions, seed, metric, say)
 
