@@ -24,7 +24,7 @@ from arr_coc.selectors import ARRCOCSelector
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.memory import MemoryEstimate, Plan, describe, estimate_plan
 from arr_coc.training.step import AnswerLearner, MapLearner
-from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector, make_strategy
+from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector
 
 SHAPE = "shape:"  # models of random weights at a real shape, to see whether a run fits
 TEXT_TOKENS, ANSWER_TOKENS = 64, 32  # of a row beside the image, and of those its answer: the longest of scenes
@@ -65,7 +65,7 @@ def make_learner(
     if config.stage == 2:
         if config.checkpointing:
             enable_checkpointing(model)
-        strategy = make_strategy(config.strategy)
+        strategy = GRADIENT_STRATEGIES[config.strategy]()
         owner.config = replace(owner.config, straight_through=strategy.gated, encoding=config.encoding)
         owner.selector = StrategySelector(ARRCOCSelector(owner.layer), strategy)
         learner = AnswerLearner(owner.train(), config)
