@@ -8,6 +8,7 @@ A detector's file is COCO-results-style: a list of objects with `image_id` (or `
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ def read_coco(annotations: Path, images: Path, max_broken: int | float = MAX_BRO
     folder, broken = ImageFolder(images), BrokenRows(max_broken)
     categories = read_categories(content, annotations, broken)
     listed: set[Id] = set()
-    image_of = dict(broken.sift(table(content, "images", annotations), _image_parser(folder, listed), folder.hint))
-    parse = _annotation_parser(image_of, listed, categories)
+    image_of = dict(broken.sift(table(content, "images", annotations), partial(_image, folder, listed), folder.hint))
+    parse = partial(_annotation, image_of, listed, categories, set())
     boxes_of: dict[Id, dict[str, list[Box]]] = {image_id: {} for image_id in image_of}
     for image_id, category, box in broken.sift(table(content, "annotations", annotations), parse, folder.hint):
         if box is not None:
@@ -59,48 +60,36 @@ def read_categories(content: Any, path: Path, broken: BrokenRows) -> dict[Id, st
     return dict(broken.sift(table(content, "categories", path), parse))
 
 
-def _image_parser(folder: ImageFolder, listed: set[Id]) -> Callable[[object], tuple[Id, FileImage]]:
+def _image(folder: ImageFolder, listed: set[Id], row: object) -> tuple[Id, FileImage]:
     """Row of `images` -> (id, image); every id met is noted in `listed`, also where the image is broken."""
-
-    def parse(row: object) -> tuple[Id, FileImage]:
-        entry = as_object(row)
-        image_id = new_id(entry, "id", listed)
-        image = folder.image(entry.get("file_name"))
-        if "width" in entry and "height" in entry:
-            declared = tuple(rows.as_numbers([entry["width"], entry["height"]], 2, "width, height"))
-            if declared != image.size:
-                raise BadRow(
-                    f"image {image.name} is {rows.sides(image.size)} px, upright, but was annotated at "
-                    f"{declared[0]:g}x{declared[1]:g}: its boxes do not fit"
-                )
-        return image_id, image
-
-    return parse
+    entry = as_object(row)
+    image_id = new_id(entry, "id", listed)
+    image = folder.image(entry.get("file_name"))
+    if "width" in entry and "height" in entry:
+        declared = tuple(rows.as_numbers([entry["width"], entry["height"]], 2, "width, height"))
+        if declared != image.size:
+            size = f"{rows.sides(image.size)} px, upright, but was annotated at {declared[0]:g}x{declared[1]:g}"
+            raise BadRow(f"image {image.name} is {size}: its boxes do not fit")
+    return image_id, image
 
 
-def _annotation_parser(
-    image_of: dict[Id, FileImage], listed: set[Id], categories: dict[Id, str]
-) -> Callable[[object], Found]:
+def _annotation(
+    image_of: dict[Id, FileImage], listed: set[Id], categories: dict[Id, str], seen: set[Id], row: object
+) -> Found:
     """Row of `annotations` -> what was found where."""
-    seen: set[Id] = set()
-
-    def parse(row: object) -> Found:
-        note = as_object(row)
-        if "id" in note:
-            new_id(note, "id", seen)
-        image_id, category_id = as_id(note, "image_id"), as_id(note, "category_id")
-        if image_id not in listed:
-            raise BadRow(f"unknown image id {image_id!r}")
-        if category_id not in categories:
-            raise BadRow(f"unknown category id {category_id!r}")
-        crowd = note.get("iscrowd", 0)
-        if crowd not in (0, 1):
-            raise BadRow(f"iscrowd is {crowd!r}, not 0 or 1")
-        if crowd or image_id not in image_of:
-            return image_id, categories[category_id], None
-        return image_id, categories[category_id], rows.coco_box(note, image_of[image_id].size)
-
-    return parse
+    note = as_object(row)
+    if "id" in note:
+        new_id(note, "id", seen)
+    image_id, category_id = as_id(note, "image_id"), as_id(note, "category_id")
+    if image_id not in listed:
+        raise BadRow(f"unknown image id {image_id!r}")
+    if category_id not in categories:
+        raise BadRow(f"unknown category id {category_id!r}")
+    crowd = note.get("iscrowd", 0)
+    if crowd not in (0, 1):
+        raise BadRow(f"iscrowd is {crowd!r}, not 0 or 1")
+    left_out = crowd or image_id not in image_of
+    return image_id, categories[category_id], None if left_out else rows.coco_box(note, image_of[image_id].size)
 
 
 # ---------------------------------------------------------------- boxes of a detector

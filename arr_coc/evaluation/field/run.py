@@ -79,14 +79,13 @@ def run_field(
     engine_of: Callable[[Method], Engine],
     samples: Samples,
     cells: int,
-    cell: int,
     bar: bool = True,
 ) -> None:
-    """Fill `samples` with every method's answers; what is there already is not run again.
+    """Fill `samples` with every method's answers, so many cells at once; what is there already is not run again.
 
     On a terminal a bar, if wanted, shows the answers and the time left.
     """
-    parts = list(batches(pictures, cells, cell))
+    parts = list(batches(pictures, cells, owner.geometry.cell))
     total = len(methods) * sum(len(ids_of(part)) for part in parts)
     warm = False
     hidden = None if bar else True  # None: where nobody sees it

@@ -25,14 +25,6 @@ GROUPS = {"hard": "hard scenes", "plain": "plain scenes", SMALL_TEXT: SMALL_TEXT
 
 
 @dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """From where, to where."""
-
-    results: Path = Path("results")
-    out: Path = Path("docs/report")
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """What somebody adds to the page, after one of its own parts: opening, plots, tables or comparisons."""
 
@@ -41,22 +33,19 @@ class Section:
 
 
 def write_report(
-    options: ReportOptions,
-    say: Say,
-    extra_sections: Sequence[Section] = (),
-    files: Mapping[str, KnownFile] = FILES,
+    folder: Path, out: Path, say: Say, extra: Sequence[Section] = (), files: Mapping[str, KnownFile] = FILES
 ) -> list[Path]:
-    """Write both pages and the pictures of the Markdown one; returns the pages.
+    """Write both pages and the pictures of the Markdown one to `out`; returns the pages.
 
-    `say` gets a line about each long step; `files` are those that are read of the folder.
+    `say` gets a line about each long step; `files` are those that are read of the folder of results.
     """
-    blocks = page(Measured.of(results.read_results(options.results, files)), say, extra_sections)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for old in (path for pattern in OWN_PICTURES for path in sorted(options.out.glob(pattern))):
+    blocks = page(Measured.of(results.read_results(folder, files)), say, extra)
+    out.mkdir(parents=True, exist_ok=True)
+    for old in (path for pattern in OWN_PICTURES for path in sorted(out.glob(pattern))):
         old.unlink()  # of an earlier report, which may have had more of them
     for name, data in (file for picture in pages.pictures_of(blocks) for file in picture.files().items()):
-        (options.out / name).write_bytes(data)
-    paths = [options.out / name for name in PAGES]
+        (out / name).write_bytes(data)
+    paths = [out / name for name in PAGES]
     for path, text in zip(paths, (pages.to_html(blocks), pages.to_markdown(blocks)), strict=True):
         path.write_text(text, encoding="utf-8")
     return paths
