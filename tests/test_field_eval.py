@@ -33,7 +33,7 @@ from arr_coc.evaluation.field.data import (
 )
 from arr_coc.evaluation.field.main import Bench, FieldOptions, evaluate_field, samples_path
 from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
-from arr_coc.evaluation.field.run import Samples, pack_cells, unpack_cells
+from arr_coc.evaluation.field.run import Samples, pack_cells
 from arr_coc.evaluation.field.table import check_counts, check_prompts, reference_of
 from arr_coc.evaluation.statistics import flip_p, holm
 from arr_coc.qwen import vision as encoding
@@ -44,6 +44,7 @@ from arr_coc.selectors import PLAIN, View, make_selector, settings_of
 from arr_coc.timing import Stopwatch
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.data import SceneBatches, make_encoder
+from studies.cells import unpack_cells
 from studies.equal_tokens import equal_tokens
 from studies.rival.selector import RivalScorer, RivalSelector, load_rival, mmr_order, save_rival
 from studies.rival.train import load_state, make_rival, save_state, train_rival

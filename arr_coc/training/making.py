@@ -71,12 +71,12 @@ def make_learner(
         learner = AnswerLearner(owner.train(), config)
     else:
         learner = MapLearner(owner.eval(), config)
-    named = [(name, p) for name, p in owner.named_parameters() if p.requires_grad]
-    own = [p for name, p in named if name.startswith("layer.")]
-    other = [p for name, p in named if not name.startswith("layer.")]
+    names: dict[Tensor, str] = {p: name for name, p in owner.named_parameters() if p.requires_grad}
+    own = [p for p, name in names.items() if name.startswith("layer.")]
+    other = [p for p, name in names.items() if not name.startswith("layer.")]
     groups = [{"params": own, "peak": config.learning_rate}, {"params": other, "peak": config.base_rate}]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=1.0, weight_decay=config.weight_decay)
-    return Makings(owner, learner, optimizer, {p: name for name, p in named})
+    return Makings(owner, learner, optimizer, names)
 
 
 def _go_on_adapting(config: SelectorTrainConfig, model: Any, init_from: Path | None) -> None:

@@ -155,9 +155,3 @@ def _line(batch: Batch, row: int, method: Method, made: Outcome) -> Record:
 def pack_cells(kept: Sequence[int], total: int) -> str:
     """Kept cells as hexadecimal digits: bit n is cell n."""
     return f"{sum(1 << cell for cell in kept):0{-(-total // 4)}x}"
-
-
-def unpack_cells(text: str) -> list[int]:
-    """The cells of `pack_cells`."""
-    bits = int(text, 16)
-    return [cell for cell in range(bits.bit_length()) if bits >> cell & 1]
