@@ -406,7 +406,7 @@ def test_documents_with_answer_boxes(tmp_path, pages):
     assert [p.number for p in read_pictures(spec, 2, 0, 0, None, str)] == [p.number for p in pictures][:2]
     for change, says in (({"answers": []}, "no answers"), ({"answer_boxes": 3}, "not a list"), ({"image": 3}, "text")):
         with pytest.raises(ValueError, match=says):
-            read_source(f"docvqa:{documents(tmp_path, **change)}:{pages}", max_broken=0)
+            read_source(f"docvqa:{documents(tmp_path, **change)}:{pages}", max_broken=0.0)
 
 
 def test_charts_and_half_copied_folders(tmp_path, pages):

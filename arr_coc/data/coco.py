@@ -24,7 +24,7 @@ Detection = tuple[FileImage, str, Box | None]
 """Image, category name in small letters, and the box (None: of too low a score)."""
 
 
-def read_coco(annotations: Path, images: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def read_coco(annotations: Path, images: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """One example per image and category name, in the order of the file's images.
 
     Boxes are those of all annotations of that category in that image, clipped to it. Crowds (`iscrowd`) are no
@@ -101,7 +101,7 @@ _PLURALS = {
 _SINGULARS = {plural: singular for singular, plural in _PLURALS.items()}
 
 
-def attach_boxes(examples: FileExamples, results: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def attach_boxes(examples: FileExamples, results: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """The examples, with boxes from a detector where their own are not known.
 
     A question that names categories, in singular or plural, gets the boxes of those alone; any other question gets

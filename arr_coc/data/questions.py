@@ -45,7 +45,7 @@ def image_number(name: str) -> int | None:
     return int(found["number"]) if found else None
 
 
-def read_vqa(questions: Path, annotations: Path, images: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def read_vqa(questions: Path, annotations: Path, images: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """One example per question that has an annotation.
 
     The answer is `multiple_choice_answer`, where that is absent the commonest of `answers`; the family is
@@ -119,7 +119,7 @@ def _question(folder: NumberedFolder, answers: dict[Id, Answer], seen: set[Id], 
 # ---------------------------------------------------------------- DocVQA
 
 
-def read_docvqa(questions: Path, images: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def read_docvqa(questions: Path, images: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """One example per question with answers; the family is the first of its `question_types`."""
     content, seen = rows.read_json(questions), set[Id]()
     folder, broken = ImageFolder(images), BrokenRows(max_broken)
@@ -152,7 +152,7 @@ def page_image(folder: ImageFolder, name: Any) -> FileImage:
 # ---------------------------------------------------------------- ChartQA
 
 
-def read_chartqa(questions: Path, images: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def read_chartqa(questions: Path, images: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """One example per question; the family is the file's name."""
     content = rows.read_json(questions)
     if not isinstance(content, list):
@@ -177,7 +177,7 @@ def read_chartqa(questions: Path, images: Path, max_broken: int | float = MAX_BR
 Line = tuple[int, bytes]
 
 
-def read_jsonl(file: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def read_jsonl(file: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """One example per line; blank lines are no rows."""
     if not file.is_file():
         raise ValueError(f"{file}: no such JSONL file; check the path")

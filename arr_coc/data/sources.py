@@ -47,12 +47,12 @@ def parse_source(spec: str) -> tuple[str, list[Path]]:
     return kind, [Path(place) for place in places]
 
 
-def read_source(spec: str, max_broken: int | float = MAX_BROKEN, detections: Path | None = None) -> FileExamples:
+def read_source(spec: str, max_broken: float = MAX_BROKEN, detections: Path | None = None) -> FileExamples:
     """The examples of the files that `spec` names; scenes are drawn where they are needed.
 
     Args:
         spec: one of the forms above. Paths with a colon do not fit in it: call the reader itself.
-        max_broken: an int is a number of broken rows, a float the fraction of the rows of a table.
+        max_broken: the share of the rows of a table that may be broken, from 0.0 to 1.0.
         detections: a detector's COCO-results-style output, whose boxes are attached.
     """
     kind, places = parse_source(spec)
