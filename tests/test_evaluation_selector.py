@@ -23,7 +23,7 @@ from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.batched import forward
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.scenes.phrasings import PHRASINGS
+from arr_coc.scenes.words import PHRASINGS
 from studies import answering
 from studies.answering import Row
 from studies.asked import ask_about

@@ -12,8 +12,8 @@ from PIL import ImageFont
 
 from arr_coc.scenes import THINGS, Box, Scene, draw_scene, fonts, make_scene, masks
 from arr_coc.scenes import drawing as backgrounds
-from arr_coc.scenes.names import PICTOGRAMS
 from arr_coc.scenes.splits import SPLITS
+from arr_coc.scenes.words import PICTOGRAMS
 
 
 def clear_caches() -> None:

@@ -7,15 +7,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from arr_coc.scenes.fonts import FULL, load_font, trim
-from arr_coc.scenes.names import PICTOGRAMS, SHAPES
+from arr_coc.scenes.words import PICTOGRAMS, SHAPES, STROKES
 
 _MASTER = 256
-# Outline drawings vanish at 20 px; a stroke (in pixels of the master) keeps them readable.
-_STROKES = {
-    **{"snowman": 2, "cup": 5, "moon": 8, "lightning": 9, "key": 6, "sword": 6, "scale": 5, "house": 5},
-    **{"cat": 3, "cow": 3, "monkey": 3, "pencil": 4, "envelope": 3, "trident": 1, "coin": 3, "leaf": 3},
-    **{"snowflake": 3, "smiley": 4, "keyboard": 2, "flask": 2, "scissors": 4},
-}
 
 
 def _star_points() -> list[tuple[float, float]]:
@@ -62,7 +56,7 @@ def _draw_pictogram(name: str) -> Image.Image:
         fill=255,
         font=load_font("sans", _MASTER),
         anchor="ms",
-        stroke_width=_STROKES.get(name, 0),
+        stroke_width=STROKES.get(name, 0),  # outline drawings vanish at 20 px: a stroke keeps them readable
     )
     return image
 

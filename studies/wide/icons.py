@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from arr_coc.scenes.fonts import load_font, trim
 from arr_coc.scenes.masks import thing_mask
-from arr_coc.scenes.names import PICTOGRAMS, SHAPES, THINGS
+from arr_coc.scenes.words import PICTOGRAMS, SHAPES, THINGS
 from studies.wide import held_out
 from studies.wide.faces import known
 from studies.wide.shapes import DRAWINGS, VARIANTS, drawing
