@@ -20,16 +20,7 @@ from arr_coc.evaluation.field.batch import Batch
 from arr_coc.evaluation.field.looking import KnownBatch, Outcome, dense_features, judge, pixels_of
 from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen import vision
-from arr_coc.qwen.batched.forward import (
-    GridTables,
-    Seen,
-    answer_rows,
-    encode_vision,
-    grid_tables,
-    run_prefix,
-    share_cache,
-    text_start,
-)
+from arr_coc.qwen.batched import Seen, answer_rows, encode_vision, run_prefix, share_cache, text_start
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Allocation
 from arr_coc.selectors import PLAIN, Selector, Taken
@@ -41,7 +32,6 @@ class FastEngine:
 
     def __init__(self, owner: ARRCOCQwen, selectors: dict[str, Selector], most_tokens: int) -> None:
         self.owner, self.model, self.selectors, self.most_tokens = owner, owner.model, selectors, most_tokens
-        self._tables: dict[tuple[int, int], GridTables] = {}
 
     def suits(self, method: Method) -> bool:
         """Whether it can run here: not where small copies go along, nor where the language model makes the choice."""
@@ -115,8 +105,7 @@ class FastEngine:
             looker = replace(self.owner.looker(), selector=self.selectors[method.selector])
             with stopwatch.part("vision"):
                 context = self._context(looked, looker.context_grid(batch.grid, cells_UK.shape[1]), image_U)
-                given = (self._patches(batch)[image_U], self.tables(batch.grid), cells_UK)
-                seen = encode_vision(self.model, *given, context=context)
+                seen = encode_vision(self.model, self._patches(batch)[image_U], batch.grid, cells_UK, context)
             vision_ms = stopwatch.milliseconds()["vision"] / len(first)
         else:
             features, vision_ms = dense_features(self.owner, looked), looked.features_ms
@@ -147,15 +136,10 @@ class FastEngine:
         pixels_B3hw, batch, geometry = pixels_of(self.owner, looked), looked.batch, self.owner.geometry
         with stopwatch.part("vision"):
             images = torch.stack([vision.resize(image, small, geometry.cell) for image in pixels_B3hw])
-            seen = encode_vision(self.model, self._frames(vision.patchify(images, geometry)), self.tables(small))
+            seen = encode_vision(self.model, self._frames(vision.patchify(images, geometry)), small)
         vision_ms = looked.pixels_ms + stopwatch.milliseconds()["vision"] / batch.images
         cut = Seen(seen.merged_BKD[image_U], [level[image_U] for level in seen.deepstack_BKD], None, small)
         return cut, vision_ms
-
-    def tables(self, grid: tuple[int, int]) -> GridTables:
-        if grid not in self._tables:
-            self._tables[grid] = grid_tables(self.model, *grid, self.owner.device)
-        return self._tables[grid]
 
     def _patches(self, batch: Batch) -> Tensor:
         return self._frames(batch.pixel_values.unflatten(0, (batch.images, -1)))
@@ -188,7 +172,7 @@ class FastEngine:
             stopwatch,
         )
         plain = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        texts = [tokenizer.decode(said.ids, **plain) for said in found]
+        texts = [tokenizer.decode(ids, **plain) for ids in found]
         times = stopwatch.milliseconds()
         prefill = times["prefix"] / seen.merged_BKD.shape[0] + times["prefill"] / batch.rows
         return texts, {"prefill": prefill, "decode": times["decode"] / batch.rows}
