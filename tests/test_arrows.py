@@ -41,8 +41,8 @@ TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torc
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
-    {"vision", "answers", "streaming", "storage", "shapes"},
-    {"request", "break_even", "adapting", "again"},
+    {"vision", "answers", "storage", "shapes"},
+    {"request", "break_even", "adapting", "streaming"},
     {"language", "processor", "periphery"},
     {"first_look", "loading"},
     {"looking"},

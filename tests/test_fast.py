@@ -310,7 +310,7 @@ def test_shrunk_patches_are_the_shrunk_image():
     (grid,) = cells_of(inputs["image_grid_thw"], 2)
     image = encoding.unpatchify(inputs["pixel_values"], grid, geometry)
     wanted = torch.nn.functional.interpolate(image.unsqueeze(0), size=(96, 128), mode="area")
-    assert close(pixels.shrink_patches(inputs["pixel_values"], grid, (96, 128), geometry), wanted)
+    assert close(pixels.Pixels(inputs["pixel_values"]).shrunk([grid], [0], (96, 128), geometry), wanted)
 
 
 def test_choosing_a_fixed_number_reads_nothing_back():

@@ -195,28 +195,18 @@ class Preparer:
 
     def _check(self) -> None:
         """Whether the selector can work with these settings."""
-        selector = self.looker.selector
-        name = selector.name
+        selector, encoding = self.looker.selector, f"encoding={self.encoding!r}"
+        who, instead = f"selector {selector.name!r}", "use encoding='dense', or selector='look_twice'"
         if self.encoding in BEFORE and selector.reads_tokens:
-            raise ValueError(
-                f"encoding={self.encoding!r} chooses before the ViT, but selector {name!r} reads its output: "
-                "use encoding='dense', or selector='look_twice'"
-            )
+            raise ValueError(f"{encoding} chooses before the ViT, but {who} reads its output: {instead}")
         if self.encoding == "foveated" and selector.resizes:
-            raise ValueError(
-                f"encoding='foveated' shows windows at full size, but selector {name!r} resizes images: "
-                "use encoding='dense', or selector='look_twice'"
-            )
+            raise ValueError(f"{encoding} shows windows at full size, but {who} resizes images: {instead}")
         if self.encoding == "weighted" and not selector.gives_relevance:
-            raise ValueError(
-                f"encoding='weighted' scales tokens by their relevance, which selector {name!r} does not give: "
-                "use encoding='dense'"
-            )
+            why = f"{encoding} scales tokens by their relevance, which {who} does not give"
+            raise ValueError(f"{why}: use encoding='dense'")
         if self.looker.config.position_policy != "original" and self._full_layers():
-            raise ValueError(
-                f"selector {name!r} drops tokens inside the language model, where they have their positions already: "
-                "use position_policy='original'"
-            )
+            why = f"{who} drops tokens inside the language model, where they have their positions already"
+            raise ValueError(f"{why}: use position_policy='original'")
 
     def _full_layers(self) -> int:
         levels = self.looker.model.config.vision_config.deepstack_visual_indexes

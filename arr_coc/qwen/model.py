@@ -17,7 +17,6 @@ from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
 from arr_coc.images.reader import ImageLike, read_images
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
-from arr_coc.qwen.again import look_until_sure
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.eager import Prepared, Preparer
@@ -31,7 +30,7 @@ from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pad_id_of
 from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.qwen.streaming import PromptRestorer, noting, restorer_of, stream_text
+from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, noting, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import Selector, make_selector

@@ -94,13 +94,13 @@ def patchify(image_B3hw: Tensor, geometry: Geometry) -> Tensor:
     return rows.expand(-1, -1, -1, geometry.frames, -1).reshape(*rows.shape[:2], -1)
 
 
-def unpatchify(rows_PX: Tensor, grid: Grid, geometry: Geometry) -> Tensor:
-    """The resized image `[3, h, w]` in [0, 1] back from its flattened, normalised patches."""
+def unpatchify(rows_PX: Tensor, grid: Grid, geometry: Geometry, channels: slice = slice(None)) -> Tensor:
+    """The resized image `[3, h, w]` in [0, 1], or some `channels`, back from its flattened, normalised patches."""
     patch, merge, (height, width) = geometry.patch, geometry.merge, grid
-    blocks = rows_PX.float().view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, :, 0]
-    image = blocks.permute(4, 0, 2, 5, 1, 3, 6).reshape(3, height * merge * patch, width * merge * patch)
+    blocks = rows_PX.view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, channels, 0]
+    image = blocks.permute(4, 0, 2, 5, 1, 3, 6).float().reshape(-1, height * geometry.cell, width * geometry.cell)
     mean, std = geometry.scale(image.device)
-    return (image * std + mean).clamp(0, 1)
+    return (image * std[channels] + mean[channels]).clamp(0, 1)
 
 
 def resize(image_3hw: Tensor, grid: Grid, cell: int) -> Tensor:
