@@ -184,7 +184,7 @@ def check_keep(keep: Any) -> Keep:
         if keep == 1 and type(keep) is int:
             raise ValueError("keep=1 could mean all tokens or one token: give 1.0 for all, or 2 or more for a number")
     if right:
-        return keep  # type: ignore[no-any-return]
+        return keep
     told = keep if isinstance(keep, (int, float)) else repr(keep)
     kind = "" if isinstance(keep, (int, float, str)) else f" is a {type(keep).__name__}"
     raise ValueError(f"keep={told}{kind}: {_KEEP_HELP}")

@@ -11,8 +11,8 @@ from scene_oracle import is_right
 from transformers import AutoTokenizer
 
 from arr_coc.qwen.processor import outside_words
-from arr_coc.scenes.fonts import UNSEEN_FONTS, char_mask, load_font
 from arr_coc.scenes.making import UNSEEN_LAYOUTS, lay_scene, make_scene
+from arr_coc.scenes.masks import UNSEEN_FONTS, char_mask, load_font
 from arr_coc.scenes.words import WORDINGS
 from studies.cells import boxes_cells
 from studies.mini.binding import WAYS, binding_question

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from arr_coc.scenes.fonts import FURTHER_FILES
+from arr_coc.scenes.masks import FURTHER_FILES
 from arr_coc.scenes.types import Box, Question
 from arr_coc.scenes.words import WORDINGS
 from studies.mini import eight_bit

@@ -324,6 +324,11 @@ def generate(model: Any, input_ids: Tensor, prepared: Prepared, streamer: Prompt
     return output
 
 
+def refuse_positions(position_ids: Any) -> None:
+    if position_ids is not None:
+        raise ValueError("position_ids with an image: leave them out, they follow from the whole sequence")
+
+
 def refuse_cache(cache: Any, only_marked: bool = False) -> None:
     """A prompt with images is prepared as a whole; a cache that was shortened cannot be matched with full ids."""
     if cache is None or (only_marked and not hasattr(cache, "arr_coc")):
@@ -334,15 +339,13 @@ def refuse_cache(cache: Any, only_marked: bool = False) -> None:
 
 def shift_lengths(kwargs: dict[str, Any], shift: int) -> None:
     """Callers count max_length and min_length on their own, full prompt: count them on the compact one."""
+    config = copy.deepcopy(kwargs.get("generation_config"))
     for name in ("max_length", "min_length"):
         if kwargs.get(name) is not None:
             kwargs[name] = max(0, kwargs[name] + shift)
-    config = kwargs.get("generation_config")
-    if config is not None and shift:
-        config = copy.deepcopy(config)
-        for name in ("max_length", "min_length"):
-            if getattr(config, name, None):
-                setattr(config, name, max(0, getattr(config, name) + shift))
+        if getattr(config, name, None):
+            setattr(config, name, max(0, getattr(config, name) + shift))
+    if config is not None:
         kwargs["generation_config"] = config
 
 

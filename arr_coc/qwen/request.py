@@ -7,7 +7,7 @@ are M-RoPE's t, h, w.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,11 +73,11 @@ class Request:
     question_mask: Tensor | None = None
     original_image: Any = None
     hints: Hints = Hints()
-    keeps_all: bool = field(init=False)  # whether every sample asks for all of its tokens
 
-    def __post_init__(self) -> None:
-        whole = all(isinstance(keep, float) and keep == 1.0 for keep in self.keeps)
-        object.__setattr__(self, "keeps_all", whole)
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every sample asks for all of its tokens."""
+        return all(isinstance(keep, float) and keep == 1.0 for keep in self.keeps)
 
     @classmethod
     def of(
@@ -181,13 +181,9 @@ def find_question(input_ids: Tensor, attention_mask: Tensor, config: Any, chat: 
 
     Without chat tokens in sight, the text after the last image.
     """
-    visual_ids = (
-        config.image_token_id,
-        config.video_token_id,
-        config.vision_start_token_id,
-        config.vision_end_token_id,
-    )
-    visual = torch.isin(input_ids, torch.tensor(visual_ids, device=input_ids.device))
+    names = ("image", "video", "vision_start", "vision_end")
+    visual_ids = torch.tensor([getattr(config, f"{name}_token_id") for name in names], device=input_ids.device)
+    visual = torch.isin(input_ids, visual_ids)
     place = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     start_B1 = torch.where(visual, place + 1, 0).amax(-1, keepdim=True)
     end_B1 = torch.full_like(start_B1, input_ids.shape[1])

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from arr_coc.scenes.documents import put_title, title_words
 from arr_coc.scenes.draft import Bar, Draft
-from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
+from arr_coc.scenes.masks import set_text
 from arr_coc.scenes.palette import jittered, visible_colours
 from arr_coc.scenes.types import RGB, Box, Element
 from arr_coc.scenes.words import COLOURS, DAYS, GOODS, MONTHS

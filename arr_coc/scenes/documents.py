@@ -1,8 +1,8 @@
 """Layouts of documents: a page with a title, tables, and receipts."""
 
 from arr_coc.scenes.draft import Draft, TableRow
-from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
+from arr_coc.scenes.masks import set_text
 from arr_coc.scenes.splits import sign_word
 from arr_coc.scenes.types import Box, Element
 from arr_coc.scenes.words import GOODS, GOODS_COLUMNS, PEOPLE, PEOPLE_COLUMNS
@@ -126,7 +126,8 @@ def _put_cells(draft: Draft, lines: list[list[str]], px: int, heading: int) -> l
     return table
 
 
-def _lay_table(draft: Draft, wide: bool) -> bool:
+def lay_table(draft: Draft, wide: bool = False) -> bool:
+    """A table: one line per item or person, one or two columns of values; on its side if `wide` (unseen)."""
     count = draft.between(2, 7)
     px = draft.text_px(most=0.85)
     while count >= 2:
@@ -148,23 +149,8 @@ def _lay_table(draft: Draft, wide: bool) -> bool:
     return False
 
 
-def lay_table(draft: Draft) -> bool:
-    """A table: one line per item or person, one or two columns of values."""
-    return _lay_table(draft, wide=False)
-
-
-def lay_wide_table(draft: Draft) -> bool:
-    """A table on its side: one column per item or person (unseen)."""
-    return _lay_table(draft, wide=True)
-
-
-def _total(prices: list[str]) -> str:
-    cents = sum(int(price.replace(".", "")) for price in prices)
-    return f"{cents // 100}.{cents % 100:02d}"
-
-
-def _lay_receipt(draft: Draft, menu: bool) -> bool:
-    """Shop name, goods and prices, a total; a menu has the prices in front and no total."""
+def lay_receipt(draft: Draft, menu: bool = False) -> bool:
+    """Shop name, goods with prices, and the total; a `menu` is dark, its prices in front, without a total (unseen)."""
     rng, px, font = draft.rng, draft.text_px(most=0.85), draft.any_font()
     words = rng.sample(GOODS, draft.between(2, 8))
     lines = list(zip([w.capitalize() for w in words], _prices(draft, len(words)), strict=True))
@@ -179,7 +165,8 @@ def _lay_receipt(draft: Draft, menu: bool) -> bool:
             return False
         px, lines = (px - 2, lines) if px > 16 else (px, lines[1:])
     if not menu:
-        lines[-1] = ("Total", _total([price for _, price in lines[:-1]]))
+        cents = sum(int(price.replace(".", "")) for _, price in lines[:-1])
+        lines[-1] = ("Total", f"{cents // 100}.{cents % 100:02d}")
     ground = draft.paper(sheet, dark=menu)
     if not put_title(draft, "menu" if menu else "receipt", title_words(draft, 2), px, sheet, ground):
         return False
@@ -195,13 +182,3 @@ def _lay_receipt(draft: Draft, menu: bool) -> bool:
     draft.taken.append(sheet)
     scatter(draft, draft.between(1, 4))
     return True
-
-
-def lay_receipt(draft: Draft) -> bool:
-    """A receipt: shop name, goods with prices, and the total."""
-    return _lay_receipt(draft, menu=False)
-
-
-def lay_menu(draft: Draft) -> bool:
-    """A dark card with the prices before the goods (unseen)."""
-    return _lay_receipt(draft, menu=True)

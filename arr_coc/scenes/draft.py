@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from arr_coc.scenes.drawing import clutter_size
-from arr_coc.scenes.fonts import TRAIN_FONTS, UNSEEN_FONTS, set_text, shift
-from arr_coc.scenes.masks import thing_mask
+from arr_coc.scenes.masks import TRAIN_FONTS, UNSEEN_FONTS, set_text, shift, thing_mask
 from arr_coc.scenes.palette import choose_background, grey_tone, jittered, lab, visible_colours
 from arr_coc.scenes.splits import HELD_OUT_PAIRS, HELD_OUT_SHARE, pair_allowed
 from arr_coc.scenes.types import RGB, Box, Element, Glyph, Mark, gap_between

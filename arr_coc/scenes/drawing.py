@@ -9,8 +9,7 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from arr_coc.scenes.fonts import FULL, char_mask
-from arr_coc.scenes.masks import thing_mask
+from arr_coc.scenes.masks import FULL, char_mask, thing_mask
 from arr_coc.scenes.types import RGB, Background, Box, Element, Mark, Scene
 
 _SHIFT = FULL.bit_length() - 1
@@ -144,17 +143,18 @@ def _fill(canvas: np.ndarray, box: Box, ink: RGB) -> None:
     fill(canvas[y0:y1, x0:x1], ink)
 
 
+def frame_sides(box: Box) -> tuple[Box, ...]:
+    """The four lines of a frame."""
+    x0, y0, x1, y1 = box
+    level = (x0, y0, x1, y0 + FRAME), (x0, y1 - FRAME, x1, y1)
+    return *level, (x0, y0, x0 + FRAME, y1), (x1 - FRAME, y0, x1, y1)
+
+
 def _draw_mark(canvas: np.ndarray, mark: Mark) -> None:
-    x0, y0, x1, y1 = mark.box
     if mark.shape == "rect":
         _fill(canvas, mark.box, mark.ink)
     elif mark.shape == "frame":
-        for side in (
-            (x0, y0, x1, y0 + FRAME),
-            (x0, y1 - FRAME, x1, y1),
-            (x0, y0, x0 + FRAME, y1),
-            (x1 - FRAME, y0, x1, y1),
-        ):
+        for side in frame_sides(mark.box):
             _fill(canvas, side, mark.ink)
     else:
         _blend(canvas, mark.box, char_mask("sans", CLUTTER_PX, mark.shape).ink, mark.ink)

@@ -1,6 +1,7 @@
 """Seed -> scene description: choose a layout, fill it, ask about it."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 from arr_coc.scenes import asking_texts as texts
@@ -45,10 +46,10 @@ UNSEEN_LAYOUTS: dict[str, Layout] = {
     "ring": (3.0, layouts.lay_ring, _THINGS),
     "board": (2.4, signs.lay_board, LAYOUTS["street"][2]),
     "odd_ring": (2.0, layouts.lay_odd_ring, LAYOUTS["grid"][2]),
-    "grey_stack": (1.8, signs.lay_grey_stack, LAYOUTS["grey"][2]),
+    "grey_stack": (1.8, partial(signs.lay_grey, stacked=True), LAYOUTS["grey"][2]),
     "poster": (1.2, documents.lay_poster, LAYOUTS["page"][2]),
-    "wide_table": (1.3, documents.lay_wide_table, LAYOUTS["table"][2]),
-    "menu": (1.2, documents.lay_menu, LAYOUTS["receipt"][2]),
+    "wide_table": (1.3, partial(documents.lay_table, wide=True), LAYOUTS["table"][2]),
+    "menu": (1.2, partial(documents.lay_receipt, menu=True), LAYOUTS["receipt"][2]),
     "side_chart": (2.0, charts.lay_side_chart, LAYOUTS["chart"][2]),
 }
 

@@ -1,9 +1,8 @@
 """Layouts of signs: a street of them, a board, and grey text beside something bright."""
 
 from arr_coc.scenes.draft import Draft, Sign
-from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import FLATTEST, scatter
-from arr_coc.scenes.masks import thing_mask
+from arr_coc.scenes.masks import set_text, thing_mask
 from arr_coc.scenes.palette import grey_tone, jittered, readable_colours, visible_colours
 from arr_coc.scenes.splits import sign_word
 from arr_coc.scenes.types import RGB, Element, around
@@ -119,23 +118,16 @@ def _grey_text(draft: Draft, area: tuple[int, int, int, int] | None) -> Element 
     return element
 
 
-def lay_grey(draft: Draft) -> bool:
-    """Grey text on grey, and bright signs and things around it."""
-    draft.grey = _grey_text(draft, None)
-    for _ in range(draft.between(1, 3)):
+def lay_grey(draft: Draft, stacked: bool = False) -> bool:
+    """Grey text on grey, bright signs and things around it; `stacked` above it, at the lower edge (unseen)."""
+    top = draft.height * 2 // 3
+    draft.grey = _grey_text(draft, (4, top, draft.width - 4, draft.height - 4) if stacked else None)
+    if stacked:
+        draft.taken.append((0, top - 6, draft.width, draft.height))
+    for _ in range(draft.between(1, 4 if stacked else 3)):
         add_sign(draft, style="coloured", gap=10)
-    scatter(draft, draft.between(1, 7 if draft.hard else 5))
+    scatter(draft, draft.between(1, 4 if stacked else 7 if draft.hard else 5))
     draft.loud = [s.box for s in draft.signs] + [t.box for t in draft.things]
-    return draft.grey is not None and bool(draft.loud)
-
-
-def lay_grey_stack(draft: Draft) -> bool:
-    """The grey panel at the lower edge, bright signs stacked above it (unseen)."""
-    low = (4, draft.height * 2 // 3, draft.width - 4, draft.height - 4)
-    draft.grey = _grey_text(draft, low)
-    draft.taken.append((0, draft.height * 2 // 3 - 6, draft.width, draft.height))
-    for _ in range(draft.between(1, 4)):
-        add_sign(draft, style="coloured", gap=10)
-    scatter(draft, draft.between(1, 4))
-    draft.loud = [s.box for s in draft.signs] + [t.box for t in draft.things]
-    return draft.grey is not None and bool(draft.loud) and around(draft.loud)[3] <= draft.grey.box[1]
+    if draft.grey is None or not draft.loud:
+        return False
+    return not stacked or around(draft.loud)[3] <= draft.grey.box[1]

@@ -65,7 +65,7 @@ def with_article(phrase: str) -> str:
 
 
 def phrase(rng: Random, wordings: Wordings, key: str, **slots: str) -> str:
-    """A question of that key with its slots filled, in one of the wordings."""
+    """A question of that key with its slots filled, in one of the wordings; slots that it has not are passed over."""
     return rng.choice(wordings[key]).format(**slots)
 
 

@@ -6,8 +6,8 @@ its prices first.
 
 from arr_coc.scenes.documents import put_title, table_cells, title_words
 from arr_coc.scenes.draft import Draft, TableRow
-from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
+from arr_coc.scenes.masks import set_text
 from arr_coc.scenes.splits import sign_word
 from arr_coc.scenes.types import RGB, Box, Element
 from arr_coc.scenes.words import DAYS, GOODS, PEOPLE

@@ -50,22 +50,17 @@ class Picking:
 
 def warpers_of(temperature: float | None, top_k: int | None, top_p: float | None) -> LogitsProcessorList:
     """In the order of transformers: temperature, the k highest, the highest that make up p."""
-    made = LogitsProcessorList()
-    if temperature is not None and temperature != 1.0:
-        made.append(TemperatureLogitsWarper(temperature))
-    if top_k:
-        made.append(TopKLogitsWarper(top_k))
-    if top_p is not None and top_p < 1.0:
-        made.append(TopPLogitsWarper(top_p))
-    return made
+    known = (
+        (TemperatureLogitsWarper, temperature, temperature not in (None, 1.0)),
+        (TopKLogitsWarper, top_k, bool(top_k)),
+        (TopPLogitsWarper, top_p, top_p is not None and top_p < 1.0),
+    )
+    return LogitsProcessorList(warper(value) for warper, value, wanted in known if wanted)
 
 
 def ids_of(ids: Any) -> tuple[int, ...]:
     """End tokens as they are given: None, one, several, or a tensor."""
-    if ids is None:
-        return ()
-    if isinstance(ids, Tensor):
-        ids = ids.tolist()
+    ids = ids.tolist() if isinstance(ids, Tensor) else () if ids is None else ids
     return tuple(int(one) for one in ids) if isinstance(ids, Sequence) else (int(ids),)
 
 

@@ -13,20 +13,17 @@ from torch import Tensor
 
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.graphs.choosing import Chosen, choose, everything
+from arr_coc.qwen.graphs.choosing import Asked, Chosen, choose, everything
 from arr_coc.qwen.graphs.first import context_of, look_first
 from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import (
     NotFast,
     PaddedSequences,
     Prompt,
-    budget_bucket,
     capacity_bucket,
+    padded_length,
     plan,
     read_prompt,
-    text_bucket,
-    text_lengths,
-    visual_lengths,
 )
 from arr_coc.qwen.graphs.picking import Picking, Rows
 from arr_coc.qwen.graphs.pixels import Pixels
@@ -36,6 +33,7 @@ from arr_coc.qwen.graphs.stages import Stages
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.request import cells_of, find_question, samples_of_images, token_types
 from arr_coc.qwen.streaming import confidence, log_probability
+from arr_coc.qwen.vision import Grid
 from arr_coc.records import NOT_FINITE
 from arr_coc.timing import Stopwatch
 
@@ -121,8 +119,8 @@ class FastRunner:
             stopwatch = Stopwatch(self.device)
             prompt = self._read(looker, job)
             images = None if job.images is None else [self.stages.put(image) for image in job.images]
-            pixels = Pixels(self.stages.put(job.pixel_values), images)
-            chosen, features = self._choose_and_see(looker, encoding, prompt, job.keeps, pixels, stopwatch)
+            asked = Asked(self.stages, looker, prompt, Pixels(self.stages.put(job.pixel_values), images))
+            chosen, features = self._choose_and_see(asked, encoding, job.keeps, stopwatch)
             with stopwatch.part("prefill"):
                 layout, decoder, said = self._prefill(looker.config.position_policy, prompt, chosen, features, picking)
             first_logits = said["logits"].clone()
@@ -165,58 +163,49 @@ class FastRunner:
         return read_prompt(ids, mask, asked, grids, samples_of_images(token_types(ids, config), grids))
 
     def _choose_and_see(
-        self,
-        looker: Looker,
-        encoding: str,
-        prompt: Prompt,
-        keeps: list[Keep],
-        pixels: Pixels,
-        stopwatch: Stopwatch,
+        self, asked: Asked, encoding: str, keeps: list[Keep], stopwatch: Stopwatch
     ) -> tuple[Chosen, Tensor]:
         """The kept cells, and the visual tokens of their slots `[E, V, D]`."""
+        grids = asked.prompt.grids
         all_kept = all(keep == 1.0 for keep in keeps)
         if encoding == "sparse" and not all_kept:
             with stopwatch.part("select"):
-                chosen = self._choose(looker, prompt, keeps, pixels, None)
+                chosen = self._choose(asked, keeps, None)
             with stopwatch.part("vision"):
-                given = (self.stages, looker, prompt, chosen.counts_I, pixels)
-                heard = context_of(*given) if looker.gives_context else None
-                return chosen, self._see(prompt, chosen, pixels.rows_Rx, heard)
-        whole = everything(prompt.grids, self.device)
+                heard = context_of(asked, chosen.counts_I) if asked.looker.gives_context else None
+                return chosen, self._see(grids, chosen, asked.pixels.rows_Rx, heard)
+        whole = everything(grids, self.device)
         with stopwatch.part("vision"):
-            features = self._see(prompt, whole, pixels.rows_Rx)
+            features = self._see(grids, whole, asked.pixels.rows_Rx)
         if all_kept:
             return whole, features
         features = features.clone()  # a first look may run the same recording
         with stopwatch.part("select"):
-            chosen = self._choose(looker, prompt, keeps, pixels, features)
+            chosen = self._choose(asked, keeps, features)
         with stopwatch.part("vision"):
-            first_I1 = self.stages.put(torch.arange(len(prompt.grids)).unsqueeze(1) * whole.slots)
+            first_I1 = self.stages.put(torch.arange(len(grids)).unsqueeze(1) * whole.slots)
             return chosen, features.index_select(1, (first_I1 + chosen.cells_IK).flatten())
 
-    def _choose(
-        self, looker: Looker, prompt: Prompt, keeps: list[Keep], pixels: Pixels, features: Tensor | None
-    ) -> Chosen:
+    def _choose(self, asked: Asked, keeps: list[Keep], features: Tensor | None) -> Chosen:
         """The choice; where it fails, the plain path keeps every token and says why."""
         try:
-            attended = look_first(self.stages, looker, prompt, pixels) if looker.selector.first_look else None
-            return choose(self.stages, looker, prompt, keeps, pixels, features, attended)
+            return choose(asked, keeps, features, look_first(asked) if asked.looker.selector.first_look else None)
         except NotFast:
             raise
         except Exception as error:
             raise NotFast(f"choosing failed ({type(error).__name__})") from error
 
-    def _see(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor, heard: Heard | None = None) -> Tensor:
+    def _see(self, grids: list[Grid], chosen: Chosen, pixels_Rx: Tensor, heard: Heard | None = None) -> Tensor:
         """One call of the ViT over the chosen windows of all images, with what they attend to beside themselves."""
         window = self.model.config.vision_config.spatial_merge_size**2
-        cells_I = torch.tensor([height * width for height, width in prompt.grids])
+        cells_I = torch.tensor([height * width for height, width in grids])
         if chosen.mask_IK is None and chosen.slots == int(cells_I.max()):
-            rows_IPx = pixels_Rx.view(len(prompt.grids), -1, pixels_Rx.shape[1])
+            rows_IPx = pixels_Rx.view(len(grids), -1, pixels_Rx.shape[1])
         else:
             first_I11 = self.stages.put((cells_I.cumsum(0) - cells_I).view(-1, 1, 1) * window)
             index = first_I11 + chosen.cells_IK.unsqueeze(-1) * window + torch.arange(window, device=self.device)
-            rows_IPx = pixels_Rx.index_select(0, index.flatten()).view(len(prompt.grids), -1, pixels_Rx.shape[1])
-        grid_I2 = self.stages.put(torch.tensor(prompt.grids))
+            rows_IPx = pixels_Rx.index_select(0, index.flatten()).view(len(grids), -1, pixels_Rx.shape[1])
+        grid_I2 = self.stages.put(torch.tensor(grids))
         return self.stages.see(rows_IPx, chosen.cells_IK, grid_I2, chosen.mask_IK, heard)
 
     def _prefill(
@@ -224,8 +213,7 @@ class FastRunner:
     ) -> tuple[PaddedSequences, Recording | None, Tensors]:
         """The layout, the step that goes on from it, and what the prompts gave."""
         image_id = int(self.model.config.image_token_id)
-        visual = budget_bucket(max(visual_lengths(prompt, chosen.counts_I)))
-        length = visual + text_bucket(max(text_lengths(prompt, image_id)))
+        length = padded_length(prompt, chosen.counts_I, image_id)
         layout = plan(prompt, chosen.counts_I, chosen.slots, length, image_id, policy)
         capacity = capacity_bucket(length + picking.most)
         decoder = self.stages.decoder(len(prompt.rows), capacity) if picking.most > 1 else None
