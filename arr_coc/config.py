@@ -155,7 +155,9 @@ class ARRCOCConfig:
             what = "unknown" if key in data else "missing"
             raise ValueError(f"{path.name}: key {key!r} is {what}; the adapter was saved by another version")
         for key, value in data.items():
-            _check_type(path.name, key, value, known[key].type)
+            kind: Any = known[key].type
+            if type(value) is not kind:  # exactly: JSON's true is not a number here
+                raise ValueError(f"{path.name}: key {key!r} holds {value!r}, expected {kind.__name__}")
         return cls(**data)
 
 
@@ -165,12 +167,6 @@ def channel_names(channels: int) -> tuple[str, ...]:
         sizes = ", ".join(map(str, CHANNEL_SETS))
         raise ValueError(f"texture_channels={channels}: registered sets have {sizes} channels")
     return CHANNEL_SETS[channels]
-
-
-def _check_type(file: str, key: str, value: Any, expected: Any) -> None:
-    """The JSON value must have exactly the field's type: JSON's true is not a number here."""
-    if type(value) is not expected:
-        raise ValueError(f"{file}: key {key!r} holds {value!r}, expected {expected.__name__}")
 
 
 def check_keep(keep: Any) -> Keep:

@@ -144,18 +144,12 @@ class ARRCOCLayer(nn.Module):
         with stopwatch.part("attending"):
             k_B = self.attending.budgets(balance.relevance_BHW.detach(), balance.tensions_BT[:, 0].detach(), keeps)
             allocation = self.attending(balance.relevance_BHW, balance.tensions_BT, k_B)
-            indices_BK, mask_BK = kept_indices(allocation.keep_BHW.flatten(1))
-        return self._output(vision_embeds, judgement, allocation, indices_BK, mask_BK, stopwatch)
+        return self._output(vision_embeds, judgement, allocation, stopwatch)
 
     def _output(
-        self,
-        vision_BND: Tensor | None,
-        judgement: Judgement,
-        allocation: Allocation,
-        indices_BK: Tensor,
-        mask_BK: Tensor,
-        stopwatch: Stopwatch,
+        self, vision_BND: Tensor | None, judgement: Judgement, allocation: Allocation, stopwatch: Stopwatch
     ) -> ARRCOCOutput:
+        indices_BK, mask_BK = kept_indices(allocation.keep_BHW.flatten(1))
         budgets_BK = allocation.soft_BHW.flatten(1).gather(1, indices_BK) * mask_BK
         tokens_BKD = None
         if vision_BND is not None:

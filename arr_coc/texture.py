@@ -200,18 +200,13 @@ def _as_image(image: Tensor) -> Tensor:
     return image.float().clamp(0, 1)
 
 
-def _as_grid(grid_size: int | tuple[int, int]) -> tuple[int, int]:
-    height, width = (grid_size, grid_size) if isinstance(grid_size, int) else grid_size
-    if height < 1 or width < 1:
-        raise ValueError(f"grid_size={grid_size}: expected at least one cell each way")
-    return height, width
-
-
 @torch.no_grad()
 def canvas_of(image: Tensor, grid_size: int | tuple[int, int]) -> Canvas:
     """An image pooled to the finest level of a grid of cells (int or (H, W))."""
     rgb = _as_image(image)
-    height, width = _as_grid(grid_size)
+    height, width = (grid_size, grid_size) if isinstance(grid_size, int) else grid_size
+    if height < 1 or width < 1:
+        raise ValueError(f"grid_size={grid_size}: expected at least one cell each way")
     size = (height * FINE, width * FINE)
     luma = (rgb * rgb.new_tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
     return Canvas.of(

@@ -219,20 +219,17 @@ class Compact:
         return replace(self, columns=torch.where(self.columns < 0, self.columns, found))
 
 
-def compact(
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    positions_3BL: Tensor,
-    keep_BL: Tensor,
-    *,
-    policy: str,
-    pad_id: int,
-    labels: Tensor | None = None,
+def shorten(
+    request: Request, positions_3BL: Tensor, indices: Sequence[Tensor] | None, policy: str, pad_id: int
 ) -> Compact:
-    """Drop the columns where `keep_BL` is False. Rows are padded on the side on which they were padded before.
+    """The sequence of a request with these cells of each image left; None: with all.
 
-    With nothing to drop the layout is left exactly as it was.
+    Rows are padded on the side on which they were padded before. With nothing to drop the layout is left exactly as it
+    was.
     """
+    input_ids, attention_mask, labels = request.input_ids, request.attention_mask, request.labels
+    whole_BL = torch.ones_like(input_ids, dtype=torch.bool)
+    keep_BL = whole_BL if indices is None else request.layout.columns(indices)
     real_BL = keep_BL & attention_mask.bool()
     dropped = int((~keep_BL).sum())
     if dropped:
@@ -255,22 +252,6 @@ def compact(
         columns=columns.masked_fill(~mask, PADDING),
         rope_deltas=positions.amax(dim=(0, 2)).unsqueeze(-1) + 1 - mask.sum(-1, keepdim=True),
         dropped=dropped,
-    )
-
-
-def shorten(
-    request: Request, positions_3BL: Tensor, indices: Sequence[Tensor] | None, policy: str, pad_id: int
-) -> Compact:
-    """The sequence of a request with these cells of each image left; None: with all."""
-    keep_BL = torch.ones_like(request.input_ids, dtype=torch.bool)
-    return compact(
-        request.input_ids,
-        request.attention_mask,
-        positions_3BL,
-        keep_BL if indices is None else request.layout.columns(indices),
-        policy=policy,
-        pad_id=pad_id,
-        labels=request.labels,
     )
 
 

@@ -169,7 +169,7 @@ def look_until_sure(look: Callable[[Any, Any], Answer], keep: Any, streamer: Any
     held = Held()
     answer = look(keep, held)
     looks = answer.looks
-    while _unsure(answer):
+    while answer.confidence is not None and answer.confidence < UNSURE and answer.tokens_kept < answer.tokens_total:
         wanted = TIMES * answer.tokens_kept
         held = Held()
         answer = look(wanted if wanted < answer.tokens_total else 1.0, held)
@@ -177,8 +177,3 @@ def look_until_sure(look: Callable[[Any, Any], Answer], keep: Any, streamer: Any
     if streamer is not None:
         held.release(streamer)
     return replace(answer, looks=looks)
-
-
-def _unsure(answer: Answer) -> bool:
-    sure = answer.confidence is None or answer.confidence >= UNSURE
-    return not sure and answer.tokens_kept < answer.tokens_total

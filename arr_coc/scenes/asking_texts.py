@@ -55,7 +55,7 @@ def _by_thing(draft: Draft) -> Question | None:
     said = call(draft, sign.beside)
     near = gap_between(sign.box, sign.beside.box)
     rest = [e.box for e in draft.elements if e.kind == "text" and e is not sign.text]
-    x_gap = draft.nearest_gap(sign.beside.box, rest)
+    x_gap = min((gap_between(sign.beside.box, b) for b in rest), default=float("inf"))
     same_line = all(b[3] <= sign.text.box[1] or b[1] >= sign.text.box[3] for b in rest)
     if said is None or not (x_gap >= 1.8 * near or same_line):
         return None

@@ -1,6 +1,6 @@
 """A scene while it is being laid out: what is placed, what is still free, and the facts to ask about."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -8,7 +8,7 @@ from arr_coc.scenes.drawing import clutter_size
 from arr_coc.scenes.masks import TRAIN_FONTS, UNSEEN_FONTS, set_text, shift, thing_mask
 from arr_coc.scenes.palette import choose_background, grey_tone, jittered, lab, visible_colours
 from arr_coc.scenes.splits import HELD_OUT_PAIRS, HELD_OUT_SHARE, pair_allowed
-from arr_coc.scenes.types import RGB, Box, Element, Glyph, Mark, gap_between
+from arr_coc.scenes.types import RGB, Box, Element, Glyph, Mark
 from arr_coc.scenes.words import COLOURS, THINGS, WORDINGS, Wordings
 
 _CLUTTER = "~-/\\"
@@ -145,14 +145,10 @@ class Draft:
             return None
         for _ in range(40):
             x, y = self.rng.randint(x0, x1 - width), self.rng.randint(y0, y1 - height)
-            if self.is_free((x, y, x + width, y + height), gap):
+            left, top, right, bottom = x - gap, y - gap, x + width + gap, y + height + gap
+            if all(right <= t[0] or left >= t[2] or bottom <= t[1] or top >= t[3] for t in self.taken):
                 return x, y, x + width, y + height
         return None
-
-    def is_free(self, box: Box, gap: int) -> bool:
-        """Whether `box` keeps `gap` pixels from everything placed."""
-        x0, y0, x1, y1 = box[0] - gap, box[1] - gap, box[2] + gap, box[3] + gap
-        return all(x1 <= t[0] or x0 >= t[2] or y1 <= t[1] or y0 >= t[3] for t in self.taken)
 
     # ---- things -----------------------------------------------------------------------------------------
 
@@ -239,10 +235,6 @@ class Draft:
         """Colour words that signs, bars and papers carry: not to be asked for as the colour of a thing."""
         signs = {s.text.colour for s in self.signs} | {s.plate for s in self.signs}
         return signs | {b.element.colour for b in self.bars} | self.papers
-
-    def nearest_gap(self, box: Box, others: Sequence[Box]) -> float:
-        """Distance in pixels from `box` to the nearest of `others`; infinite when there are none."""
-        return min((gap_between(box, b) for b in others), default=float("inf"))
 
 
 Layout = tuple[float, Callable[[Draft], bool], dict[str, float]]
