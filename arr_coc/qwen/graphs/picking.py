@@ -93,22 +93,24 @@ def picking_of(model: Any, options: dict[str, Any]) -> Picking | str:
 
 
 class Rows:
-    """The new tokens of all rows so far, on the host, and which rows have ended."""
+    """The new tokens of all rows so far, on the host, and which rows have ended; streamed after the prompt."""
 
-    def __init__(self, picking: Picking, prompt_BL: Tensor) -> None:
-        self.picking, self.prompt_BL = picking, prompt_BL
+    def __init__(self, picking: Picking, prompt_BL: Tensor, streamer: Any = None) -> None:
+        self.picking, self.prompt_BL, self.streamer = picking, prompt_BL, streamer
         self.done = [False] * prompt_BL.shape[0]
         self.steps: list[list[int]] = []
 
-    def add(self, tokens: list[int]) -> Tensor:
-        """Note one token per row, the padding where a row has ended; returns them `[B]`."""
+    def add(self, tokens: list[int]) -> None:
+        """Note one token per row, the padding where a row has ended."""
         tokens = [self.picking.pad_id if end else token for token, end in zip(tokens, self.done, strict=True)]
         self.steps.append(tokens)
         self.done = [end or token in self.picking.ends for token, end in zip(tokens, self.done, strict=True)]
         if self.picking.criteria is not None:
             stopped = self.picking.criteria(torch.cat([self.prompt_BL, self.new_BT], dim=1), None).tolist()
             self.done = [end or stop for end, stop in zip(self.done, stopped, strict=True)]
-        return torch.tensor(tokens)
+        if self.streamer is not None:
+            for shown in ([self.prompt_BL] if len(self.steps) == 1 else []) + [torch.tensor(tokens)]:
+                self.streamer.put(shown)
 
     @property
     def finished(self) -> bool:

@@ -125,17 +125,15 @@ class FastRunner:
                 layout, decoder, said = self._prefill(looker.config.position_policy, prompt, chosen, features, picking)
             first_logits = said["logits"].clone()
             token = said["token"] if picking.warpers is None else picking.pick(first_logits)
-            rows, sure = Rows(picking, job.input_ids.cpu()), [log_probability(first_logits, token)]
+            rows, sure = Rows(picking, job.input_ids.cpu(), streamer), [log_probability(first_logits, token)]
             first = token.tolist()
             wall_ms = 1e3 * (time.perf_counter() - started)
             strategies = chosen.strategies()
             if any(NOT_FINITE in codes for codes in strategies.values()):
                 raise NotFast("the scores were not finite")
-            if streamer is not None:
-                streamer.put(rows.prompt_BL)
-            _show(streamer, rows.add(first))
+            rows.add(first)
             with stopwatch.part("decode"):
-                sure += self._decode(decoder, layout, token, rows, streamer)
+                sure += self._decode(decoder, layout, token, rows)
             if streamer is not None:
                 streamer.end()
             timings = _timings(stopwatch, len(rows.steps), wall_ms)
@@ -221,18 +219,13 @@ class FastRunner:
         places = (chosen.cells_IK.flatten(), self.stages.put(widths))
         return layout, decoder, self.stages.prefill(layout, features, *places, capacity, policy)
 
-    def _decode(
-        self, decoder: Recording | None, layout: PaddedSequences, token: Tensor, rows: Rows, streamer: Any
-    ) -> list[Tensor]:
+    def _decode(self, decoder: Recording | None, layout: PaddedSequences, token: Tensor, rows: Rows) -> list[Tensor]:
         """Go on from the first token until every row has ended; the host reads one token per row and step.
 
         Returns how likely each token was, `[B]` per step, on the device.
         """
-        given = {
-            "token": token,
-            "position": self.stages.put(layout.next_B),
-            "length": self.stages.put(layout.lengths_B),
-        }
+        starts = {"position": self.stages.put(layout.next_B), "length": self.stages.put(layout.lengths_B)}
+        given = {"token": token, **starts}
         sampling, sure = rows.picking.warpers is not None, []
         while not rows.finished:
             assert decoder is not None
@@ -240,13 +233,8 @@ class FastRunner:
             token = rows.picking.pick(said["logits"]) if sampling else said["token"]
             sure.append(log_probability(said["logits"], token))
             given = {"token": token} if sampling else {}
-            _show(streamer, rows.add(token.tolist()))
+            rows.add(token.tolist())
         return sure
-
-
-def _show(streamer: Any, tokens_B: Tensor) -> None:
-    if streamer is not None:
-        streamer.put(tokens_B)
 
 
 def _timings(stopwatch: Stopwatch, tokens: int, wall_ms: float) -> dict[str, float]:
