@@ -1,7 +1,6 @@
 """Settings, validated once. Everything a selection depends on, and nothing about how it is computed."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -158,7 +157,10 @@ class ARRCOCConfig:
             what = "unknown" if key in data else "missing"
             raise ValueError(f"{path.name}: key {key!r} is {what}; the adapter was saved by another version")
         for key, value in data.items():
-            _check_type(path.name, key, value, known[key].type)
+            kinds = get_args(known[key].type) or (known[key].type,)
+            if type(value) not in kinds:  # exactly: JSON's true is not a number here
+                named = " or ".join(getattr(kind, "__name__", "") for kind in kinds)
+                raise ValueError(f"{path.name}: key {key!r} holds {value!r}, expected {named}")
         return cls(**data)
 
 
@@ -170,33 +172,21 @@ def channel_names(channels: int) -> tuple[str, ...]:
     return CHANNEL_SETS[channels]
 
 
-def _check_type(file: str, key: str, value: Any, expected: Any) -> None:
-    """The JSON value must have exactly the field's type, or one of them: JSON's true is not a number here."""
-    kinds = get_args(expected) or (expected,)
-    if type(value) not in kinds:
-        named = " or ".join(kind.__name__ for kind in kinds)
-        raise ValueError(f"{file}: key {key!r} holds {value!r}, expected {named}")
-
-
 def check_keep(keep: Any) -> Keep:
     """Return `keep` if it is a valid dial, else raise ValueError that says what to give."""
-    if isinstance(keep, bool):
-        raise ValueError(f"keep={keep}: {_KEEP_HELP}")
     if isinstance(keep, str):
-        if keep == "auto":
-            return keep
-        raise ValueError(f"keep={keep!r}: {_KEEP_HELP}")
-    if isinstance(keep, int):
-        if keep == 1:
+        right = keep == "auto"
+    elif isinstance(keep, float):
+        right = 0.0 < keep <= 1.0
+    else:
+        right = isinstance(keep, int) and keep >= 2
+        if keep == 1 and type(keep) is int:
             raise ValueError("keep=1 could mean all tokens or one token: give 1.0 for all, or 2 or more for a number")
-        if keep >= 2:
-            return keep
-        raise ValueError(f"keep={keep}: {_KEEP_HELP}")
-    if isinstance(keep, float):
-        if math.isfinite(keep) and 0.0 < keep <= 1.0:
-            return keep
-        raise ValueError(f"keep={keep}: {_KEEP_HELP}")
-    raise ValueError(f"keep={keep!r} is a {type(keep).__name__}: {_KEEP_HELP}")
+    if right:
+        return keep
+    told = keep if isinstance(keep, (int, float)) else repr(keep)
+    kind = "" if isinstance(keep, (int, float, str)) else f" is a {type(keep).__name__}"
+    raise ValueError(f"keep={told}{kind}: {_KEEP_HELP}")
 
 
 def check_keeps(keep: Any, samples: int) -> list[Keep]:

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from arr_coc.scenes import Question, Scene, draw_scene
 from arr_coc.scenes.draft import PLAIN, Draft, Style
-from arr_coc.scenes.fonts import load_font
 from arr_coc.scenes.making import lay_scene
+from arr_coc.scenes.masks import load_font
 from studies.cells import CELL, boxes_cells, fill_evenly
 from studies.mini.binding import binding_question
 from studies.mini.config import MiniTrainConfig
