@@ -3,7 +3,7 @@
 All views of a row run through the ViT as one sequence in which a patch sees its own view alone, which is what the stock
 model does view by view. So chosen cells may fall on the views as they like: one number of cells per row is enough.
 
-B batch, T frames, V views, N cells of all views, K kept cells, P patches (4 per cell), S tokens of the prefix, D hidden.
+B batch, T frames, N cells of all views, K kept cells, P patches (4 per cell), S tokens of the prefix, D hidden.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def encode_views(
 def run_views(
     model: Any, seen: Seen, prompt_4BS: Tensor, slots_BK: Tensor, kernels: Any = plain_kernels
 ) -> PrefixCache:
-    """Run prefixes whose visual tokens stand at `slots_BK`; `prompt_4BS` holds ids and places, for all rows or for each."""
+    """Run prefixes whose visual tokens stand at `slots_BK`; `prompt_4BS`: ids and places, of all rows or of each."""
     batch, _, width = seen.merged_BKD.shape
     prompt_4BS = prompt_4BS.expand(-1, batch, -1)
     words_BSD = model.model.language_model.embed_tokens(prompt_4BS[0])

@@ -3,7 +3,7 @@
 A view is what the ViT encodes by itself: an image, or two frames. Cells are numbered through all views of a prompt:
 
     images   user\\n <|vision_start|> cells <|vision_end|> <|vision_start|> cells <|vision_end|> QUESTION
-    clip     user\\n <|vision_start|> <0.2 seconds> <|vision_start|> cells <|vision_end|> <1.2 seconds> ... <|vision_end|>
+    clip     user\\n <|vision_start|> <0.2 seconds> <|vision_start|> cells <|vision_end|> ... <|vision_end|> QUESTION
 
 which is what the chat template and the stock Qwen3-VL processor make of them, outer marks of a clip included.
 
@@ -116,7 +116,8 @@ def prefix_of(turns: Turns, form: Form) -> Prefix:
     else:
         pieces = [([opening] if view else [], grid) for view, grid in enumerate(form.grids)]
     pad = turns.video_id if form.frames else turns.image_id
-    places, columns = _text_places(0, len(ids)), []
+    columns: list[int] = []
+    places = _text_places(0, len(ids))
     now = len(ids)
     for before, (height, width) in pieces:
         ids += before

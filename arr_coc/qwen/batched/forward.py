@@ -81,7 +81,7 @@ def encode_vision(
 ) -> Seen:
     """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only).
 
-    Patches hold one frame, or two of a clip. `mask`, `[B or 1, 1, P, P]`, says which patches see each other (None: all).
+    Patches hold one frame, or two of a clip. `mask`, `[B or 1, 1, P, P]`: which patches see each other; None: all.
     `context` are the cells of a small copy, `[B, C, 4, p]`, and the patch of the grid where each of its patches stands,
     `[4 C]`: the kept cells attend to them as well, and they are not handed on.
     """
