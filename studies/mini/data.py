@@ -273,7 +273,8 @@ def batch_stream(batches: MiniBatches, first: int, last: int, pin: bool) -> Gene
     if workers:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every tensor in flight is one open file
-        one = batches.config.cells_per_batch * (CELL * CELL * 3 + CLASSES)
+        frames = 2 if batches.config.clip_share else 1  # per cell
+        one = batches.config.cells_per_batch * (frames * CELL * CELL * 3 + CLASSES)
         free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
         if free < workers * one:
             raise ValueError(

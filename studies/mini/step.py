@@ -115,7 +115,8 @@ class Learner:
         seen = encode_views(self.model, patches, self._view_tables[form.grids], cells_BK, self.kernels)
         prompt, slots = batch[f"{use}_prompt"].long(), batch[f"{use}_slots"].long()
         cache = run_views(self.model, seen, prompt, slots, self.kernels)
-        return seen.merged_BKD[:, small:], cache, 0  # the offsets of their text are positions already
+        # In one piece, as the tokens of other forms are: the loss would be compiled once more for a slice.
+        return seen.merged_BKD[:, small:].contiguous(), cache, 0  # the offsets of their text are positions already
 
     def step(self, batch: Batch, use: str, rate: float) -> Losses:
         """One update with learning rate `rate`; returns the losses before it."""
