@@ -12,6 +12,7 @@ STAYS, MOVES, APPEARS, LEAVES, BLINKS = ROLES = ("stays", "moves", "appears", "l
 WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 GAP, EDGE = 5, 3  # px between actors, and between an actor and the edge of a frame
 REACH = 0.35  # share of the frame that a mover crosses at least
+FEWEST_TO_BLINK = 6  # frames of a clip
 _TRIES = 24
 
 Offset = tuple[int, int]
@@ -86,7 +87,7 @@ def choose_part(rng: Random, role: str, frames: int, taken: set[int]) -> Part | 
         return Part(role, always)
     if role == MOVES:
         return Part(role, always, rng.choice(tuple(WAYS)))
-    if role == BLINKS:
+    if role == BLINKS and frames >= FEWEST_TO_BLINK:
         return Part(role, _blinking(rng, frames))
     moments = [f for f in range(2, frames - 1) if all(abs(f - other) >= 2 for other in taken)]
     even = [f for f in moments if f % 2 == 0]
@@ -95,15 +96,20 @@ def choose_part(rng: Random, role: str, frames: int, taken: set[int]) -> Part | 
     moment = rng.choice(even if even and rng.random() < 0.7 else moments)
     taken.add(moment)
     later = tuple(frame >= moment for frame in range(frames))
-    return Part(role, later if role == APPEARS else tuple(not there for there in later))
+    if role == LEAVES:
+        return Part(role, tuple(not there for there in later))
+    return Part(APPEARS, later)  # a blinker too, where there is no time to blink
 
 
 def _blinking(rng: Random, frames: int) -> tuple[bool, ...]:
-    """In which frames a blinker is there: hidden at first, then for two frames or more at a time, with such gaps."""
+    """In which frames a blinker is there: hidden at first, then for two frames or more at a time, with such gaps.
+
+    One that is there once alone goes again: it would only appear otherwise.
+    """
     units = frames // 2
-    times = rng.randint(1, max(1, min(5, units // 2)))
+    times = rng.randint(1, min(5, units // 2))
     lengths = [1] * (2 * times)  # hidden, there, hidden, there ...; what is left over goes to any of them or to the end
-    for _ in range(units - len(lengths)):
+    for _ in range(units - len(lengths) - (times == 1)):
         place = rng.randrange(len(lengths) + 1)
         if place < len(lengths):
             lengths[place] += 1

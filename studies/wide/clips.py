@@ -45,8 +45,8 @@ PLOTS: tuple[tuple[float, tuple[str, ...], int], ...] = (
     (1.0, (BLINKS, BLINKS), 1),
 )
 OTHERS = (STAYS, STAYS, STAYS, MOVES, APPEARS, LEAVES, BLINKS)
-SIGN_SHARE = 0.4  # of clips in which one of the cast is a sign
-SIGN_SIDE = 160  # px of the shorter side under which letters would not fit
+SIGN_SHARE = 0.5  # of clips in which one of the cast is a sign
+SIGN_SIDE = 128  # px of the shorter side under which letters would not fit
 DEAR = ("jpeg", "phone", "soft")  # captures that take a millisecond a frame: for short clips alone
 _ATTEMPTS = 40
 
@@ -62,7 +62,7 @@ def _attempt(rng: Random, split: str, form: Form) -> tuple[WideDraft, list[Actor
     _, needed, most = rng.choices(PLOTS, [plot[0] for plot in PLOTS])[0]
     cast: list[Actor] = []
     taken: set[int] = set()
-    sign_at = 0 if min(size) >= SIGN_SIDE and rng.random() < SIGN_SHARE else -1
+    sign_at = rng.randrange(len(needed)) if min(size) >= SIGN_SIDE and rng.random() < SIGN_SHARE else -1
     for number, role in enumerate(needed):
         if not add_actor(draft, role, form.frames, number == sign_at, cast, taken):
             return None
