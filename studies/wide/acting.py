@@ -53,6 +53,11 @@ class Actor:
     def is_sign(self) -> bool:
         return bool(self.element.text)
 
+    def box(self, frame: int) -> Box | None:
+        """Where it is in a frame; None where it is not there."""
+        offset = self.path[frame]
+        return None if offset is None else moved(self.element.box, offset)
+
     def shown(self, frame: int) -> Element | None:
         """The element where it is in a frame; None where it is not there."""
         offset = self.path[frame]

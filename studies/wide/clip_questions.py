@@ -37,8 +37,8 @@ def named(actor: Actor) -> str:
 def seen_in(*actors: Actor) -> Evidence:
     """The boxes of actors in all frames in which they are there."""
     frames = range(len(actors[0].path))
-    shown = ((frame, actor.shown(frame)) for frame in frames for actor in actors)
-    return tuple((frame, element.box) for frame, element in shown if element is not None)
+    boxes = ((frame, actor.box(frame)) for frame in frames for actor in actors)
+    return tuple((frame, box) for frame, box in boxes if box is not None)
 
 
 def ask_clip(rng: Random, cast: Sequence[Actor], frames: int, held_wordings: bool = False) -> list[ViewQuestion]:
@@ -133,9 +133,8 @@ def _of_number(say: Say, rng: Random, cast: Sequence[Actor], frames: int) -> lis
         for actor in _playing(cast, BLINKS)
     ]
     frame, key = rng.choice(((0, "count_start"), (frames - 1, "count_end")))
-    there = [element for actor in cast if (element := actor.shown(frame)) is not None and not actor.is_sign]
-    evidence = tuple((frame, element.box) for element in there)
-    found.append(ViewQuestion(say(key), str(len(there)), "count", evidence))
+    evidence = tuple((frame, box) for actor in cast if not actor.is_sign and (box := actor.box(frame)) is not None)
+    found.append(ViewQuestion(say(key), str(len(evidence)), "count", evidence))
     return found
 
 

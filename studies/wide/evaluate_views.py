@@ -121,7 +121,7 @@ def with_evidence(rows: Sequence[ViewRow]) -> list[ViewRow]:
 
 
 def window_rows(asked: Sequence[Asked], copied: bool, missed: float) -> list[ViewRow]:
-    """Per question its evidence, less the share `missed`, and an even grid; `copied`: after a small copy of the image."""
+    """Per question its evidence, less the share `missed`, and an even grid; `copied`: after a small copy."""
     rng, found = np.random.default_rng(5), []
     for a in asked:
         grid: Grid = (a.scene.height // CELL, a.scene.width // CELL)
