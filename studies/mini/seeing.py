@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from arr_coc.qwen.batched.forward import GridTables, PrefixCache, Seen, encode_vision, grid_tables, run_words
 from torch import Tensor
 
-from arr_coc.qwen.batched import kernels as plain_kernels
 from studies.answering import patchify
+from studies.batched import kernels as plain_kernels
+from studies.batched.forward import GridTables, PrefixCache, Seen, encode_vision, grid_tables, run_words
 from studies.mini.views import Grid
 
 
