@@ -1,5 +1,6 @@
 """Several images and clips in the batched forward: positions, logits and losses are those of the stock model."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,7 @@ from studies.wide.evaluate_views import ViewAnswerer, ViewRow
 FORMS = {
     "images": Form(((96, 64), (64, 64), (32, 96))),
     "clip": Form(((96, 64),), frames=6),
+    "bare clip": Form(((64, 96),), frames=4, fps=0.3, bare=True),
 }
 QUESTIONS = ("What colour is the star?", "How many?")
 
@@ -161,4 +163,7 @@ def test_a_clip_is_laid_out_as_the_stock_processor_does(turns):
     (laid,), _ = processor.get_text_with_replacements([text], videos_replacements=[replacement])
     prefix = prefix_of(turns, form)
     assert tokenizer(laid)["input_ids"][: len(prefix.ids_S)] == prefix.ids_S.tolist()
-    assert timestamps(24)[-1] == "<11.2 seconds>"
+    assert timestamps(24, 2)[-1] == "<11.2 seconds>"
+    assert timestamps(4, 0.3) == ["<1.7 seconds>", "<8.3 seconds>"]
+    bare = prefix_of(turns, replace(form, bare=True)).ids_S
+    assert bare.tolist() == [*turns.lead_ids[:-1], *prefix.ids_S[len(turns.lead_ids) : -1]]

@@ -297,11 +297,11 @@ def test_batches_of_views_train(turns, share):
     config = small_config(**{share: 1.0})
     batch = MiniBatches(config, turns)[0]
     form = shown_form(batch)
-    prefix = prefix_of(turns, form)
+    whole = batch.get("dense_prompt", torch.from_numpy(prefix_of(turns, form).kept(None)[0])[:, None])
     assert batch["sparse_prompt"].shape[1] == 2
     kept = batch["sparse_slots"].shape[1]
-    assert batch["sparse_prompt"].shape[2] == len(prefix.ids_S) - form.cells + kept
-    assert int(batch["sparse_text"][2].min()) >= prefix.start
+    assert batch["sparse_prompt"].shape[2] == whole.shape[2] - form.cells + kept
+    assert int(batch["sparse_text"][2].min()) == int(whole[1:].max()) + 1
     assert bool(batch["targets"].any())
     vocabulary = AutoTokenizer.from_pretrained(ASSETS).get_vocab()
     learner = Learner(config, new_model(mini_config(vocabulary, 64, (4, 2)), 0), turns, torch.device("cpu"))
