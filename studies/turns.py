@@ -3,7 +3,7 @@
     <|im_start|>user\\n<|vision_start|> IMAGE <|vision_end|>
     QUESTION<|im_end|>\\n<|im_start|>assistant\\nANSWER<|im_end|>
 
-The first line is the prefix of `qwen.batched`, the second a turn; nothing stands between them.
+The first line is the prefix of `studies.batched`, the second a turn; nothing stands between them.
 """
 
 from functools import lru_cache

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from arr_coc.qwen.batched.forward import logits, run_text
 from arr_coc.qwen.processor import load_processor
 from studies.answering import Answerer, turn_mask
+from studies.batched.forward import logits, run_text
 from studies.mini.model import mini_config, new_model
 from studies.mini.seeing import clip_patches, encode_views, image_patches, run_views, view_tables
 from studies.mini.train import ASSETS

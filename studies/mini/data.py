@@ -24,8 +24,8 @@ from arr_coc.config import FirstLook
 from arr_coc.qwen.periphery import periphery_grid
 from arr_coc.scenes import Question, Scene, draw_scene
 from arr_coc.scenes.draft import PLAIN, Draft, Style
-from arr_coc.scenes.fonts import load_font
 from arr_coc.scenes.making import lay_scene
+from arr_coc.scenes.masks import load_font
 from studies.cells import CELL, boxes_cells, fill_evenly
 from studies.mini.binding import binding_question
 from studies.mini.config import MiniTrainConfig

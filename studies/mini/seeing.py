@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arr_coc.qwen.batched import kernels as plain_kernels
-from arr_coc.qwen.batched.forward import GridTables, PrefixCache, Seen, encode_vision, grid_tables, run_words
 from studies.answering import patchify
+from studies.batched import kernels as plain_kernels
+from studies.batched.forward import GridTables, PrefixCache, Seen, encode_vision, grid_tables, run_words
 from studies.mini.views import Grid
 
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.qwen.batched.forward import (
+from studies.answering import patchify, turn_mask
+from studies.batched.forward import (
     GridTables,
     PrefixCache,
     encode_vision,
@@ -20,8 +21,7 @@ from arr_coc.qwen.batched.forward import (
     run_text,
     text_start,
 )
-from arr_coc.qwen.batched.kernels import Weights, linear
-from studies.answering import patchify, turn_mask
+from studies.batched.kernels import Weights, linear
 from studies.cells import CELL
 from studies.mini.compiled import Kernels, compile_flat
 from studies.mini.config import MiniTrainConfig

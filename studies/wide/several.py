@@ -13,10 +13,10 @@ from random import Random
 
 import numpy as np
 
-from arr_coc.scenes.names import COLOURS, THINGS, noun, with_article
 from arr_coc.scenes.palette import jittered
 from arr_coc.scenes.splits import pair_allowed
 from arr_coc.scenes.types import Box, Element, Question
+from arr_coc.scenes.words import COLOURS, THINGS, noun, with_article
 from studies.mini.views import Form, ShownViews, ViewQuestion
 from studies.wide.clip_words import ORDINALS, SEVERAL_WORDINGS
 from studies.wide.held_out import SPLITS

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from arr_coc.qwen.batched import kernels as plain_kernels
-from arr_coc.qwen.batched.kernels import merger_weights, text_weights, vision_weights
 from arr_coc.timing import Stopwatch, timed
+from studies.batched import kernels as plain_kernels
+from studies.batched.kernels import merger_weights, text_weights, vision_weights
 
 PrefixCache = list[tuple[Tensor, Tensor]]  # per decoder layer: key and value, [B, H, S, d]
 
