@@ -6,7 +6,7 @@ A detector's file is COCO-results-style: a list of objects with `image_id` (or `
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -120,7 +120,9 @@ def attach_boxes(examples: FileExamples, results: Path, max_broken: float = MAX_
         """A detection; None in an image of no example."""
         detected = as_object(row)
         image = images.find(as_id(detected, "image_id" if "image_id" in detected else "file_name"))
-        category = _category(detected, names)
+        if "category" not in detected and as_id(detected, "category_id") not in names:
+            raise BadRow(f"unknown category id {detected['category_id']!r}")
+        category = as_text(detected, "category") if "category" in detected else names[detected["category_id"]]
         known.add(category)  # a question may name one of which no box is good enough
         score = rows.as_numbers([detected.get("score")], 1, "score")[0]
         if image is None:
@@ -167,15 +169,6 @@ class ImageFinder:
             first, second = sorted(image.name for image in fitting)[:2]
             raise BadRow(f"image {key!r} could be {first} or {second}; give the path as image_id")
         return next(iter(fitting), None)
-
-
-def _category(detected: dict[str, Any], names: Mapping[Id, str]) -> str:
-    if "category" in detected:
-        return as_text(detected, "category")
-    category_id = as_id(detected, "category_id")
-    if category_id not in names:
-        raise BadRow(f"unknown category id {category_id!r}")
-    return names[category_id]
 
 
 def category_finder(names: Iterable[str]) -> Callable[[str], set[str]]:

@@ -13,7 +13,7 @@ nobody shared it.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,12 +43,6 @@ class Outcome:
     tokens: list[int]  # visual tokens that the language model was given
     prompts: list[tuple[int, ...]]  # token ids that it was given, image tokens left out
     time_ms: dict[str, float]  # of one question: select, vision, prefill, decode
-
-
-class Engine(Protocol):
-    """Answers a batch with a method."""
-
-    def run(self, batch: Batch, method: Method) -> Outcome: ...
 
 
 class FastEngine:
@@ -268,3 +262,6 @@ def rows_features(features: Any, batch: Batch) -> Any:
     copied.pooler_output = tuple(features.pooler_output[image] for image in images)
     copied.deepstack_features = [tuple(level[image] for image in images) for level in features.deepstack_features]
     return copied
+
+
+Engine = FastEngine | PlainEngine

@@ -111,14 +111,10 @@ class Illustration:
     data: bytes
     dark: bytes | None = None
 
-    @property
-    def dark_name(self) -> str:
-        stem, _, ending = self.name.rpartition(".")
-        return f"{stem}-dark.{ending}"
-
     def files(self) -> dict[str, bytes]:
         """What lies beside the Markdown."""
-        return {self.name: self.data} | ({} if self.dark is None else {self.dark_name: self.dark})
+        stem, _, ending = self.name.rpartition(".")
+        return {self.name: self.data} | ({} if self.dark is None else {f"{stem}-dark.{ending}": self.dark})
 
     def beside(self, width: str) -> str:
         """In Markdown, `width` of the page wide."""
