@@ -185,7 +185,11 @@ def read_jsonl(file: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
 
     def parse(numbered: Line) -> FileRow:
         number, line = numbered
-        row = _object(line)
+        try:
+            content = json.loads(line.decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
+            raise BadRow(f"not valid JSON ({error})") from None
+        row = as_object(content)
         question = as_text(row, "question")
         answer, family = as_text(row, "answer", ""), as_text(row, "family", "")
         hard = row.get("hard")
@@ -204,11 +208,3 @@ def _lines(file: Path) -> Iterator[tuple[str, Line]]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield f"{file.name}:{number}", (number, line)
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise BadRow(f"not valid JSON ({error})") from None
-    return as_object(content)

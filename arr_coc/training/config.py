@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -132,7 +131,9 @@ class SelectorTrainConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_kind(field.name, getattr(self, field.name), field.default)
-        check_choices(self, CHOICES)
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(str, allowed))}")
         for name, value in dataclasses.asdict(self).items():
             if isinstance(value, int | float) and not (math.isfinite(value) and value >= LEAST.get(name, 0)):
                 raise ValueError(f"{name}={value}: expected {LEAST.get(name, 0)} or more")
@@ -207,13 +208,6 @@ def check_kind(name: str, value: Any, default: Any) -> None:
     kinds: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
     if type(value) not in kinds:
         raise ValueError(f"{name}: {value!r} is a {type(value).__name__}, expected {type(default).__name__}")
-
-
-def check_choices(settings: object, choices: Mapping[str, Sequence[Any]]) -> None:
-    """Each named setting is one of those that are allowed."""
-    for name, allowed in choices.items():
-        if getattr(settings, name) not in allowed:
-            raise ValueError(f"{name}={getattr(settings, name)!r}: expected one of {', '.join(map(str, allowed))}")
 
 
 def is_size(size: Any) -> bool:

@@ -238,14 +238,14 @@ def anls(given: str, answers: Sequence[str]) -> float:
 
 def relaxed(given: str, answers: Sequence[str]) -> float:
     """Charts: a number may be off by 5 % of the expected one."""
-    return float(any(_relaxed(given, answer) for answer in answers))
 
+    def fits(answer: str) -> bool:
+        have, want = _number(given), _number(answer)
+        if have is None or want is None:
+            return _plain(given) == _plain(answer)
+        return abs(have - want) <= RELAXED * abs(want)
 
-def _relaxed(given: str, answer: str) -> bool:
-    have, want = _number(given), _number(answer)
-    if have is None or want is None:
-        return _plain(given) == _plain(answer)
-    return have == want if want == 0 else abs(have - want) <= RELAXED * abs(want)
+    return float(any(map(fits, answers)))
 
 
 def _number(text: str) -> float | None:

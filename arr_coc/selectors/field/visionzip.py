@@ -20,12 +20,6 @@ from arr_coc.selectors.field.base import FieldSelector, Pick, in_parts, register
 CONTEXTUAL = 10 / 64  # share of the budget that is merged tokens
 
 
-def split_budget(k: int, share: float) -> tuple[int, int]:
-    """Numbers of dominant and of contextual tokens, k in all, the dominant at least one."""
-    contextual = min(k - 1, int(k * share + 0.5))
-    return k - contextual, contextual
-
-
 def targets_of(dominant_BN: Tensor, contextual_B1: Tensor, most: int) -> Tensor:
     """The cells that contextual tokens stand at, `[B, M]`: evenly spaced among those left over, in reading order.
 
@@ -91,7 +85,7 @@ class VisionZipSelector(FieldSelector):
     def pick(self, view: View, scores_BN: Tensor, k_B: Tensor) -> Pick:
         assert view.keys_BNd is not None
         budgets, device = k_B.tolist(), scores_BN.device
-        contextual = [split_budget(k, self.contextual)[1] for k in budgets]
+        contextual = [min(k - 1, int(k * self.contextual + 0.5)) for k in budgets]  # at least one is dominant
         keep_BN = choose_cells(scores_BN, k_B - torch.tensor(contextual, device=device))
         weights: list[Tensor] = []
         cells, size = view.keys_BNd.shape[1:]
