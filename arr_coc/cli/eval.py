@@ -125,7 +125,7 @@ def bench(
     what = {"sides": side or [1024], "batches": batch or [1], "kept": kept or [200], "sights": sight or ["stem"]}
     how = {"text": text, "decode": decode, "repeats": repeats, "device": device, "dtype": dtype}
     where = {"out": out, "append": append, "plot": plot, "profile": profile, "fit": fit}
-    subject = {"model": model if shape is None else SHAPE + shape, "encodings": encoding or ENCODINGS}
+    subject = {"model": model if shape is None else SHAPE + shape, "encodings": encoding or ENCODINGS[:3]}
     options = SimpleNamespace(**subject, modes=mode or MODES[:2], **what, **how, **where)
     typer.echo(json.dumps(run(options, teller(quiet))))
 

@@ -301,7 +301,7 @@ class Tuner:
             seen = looker.first_looker().look(batch.request, list(pixels), batch.image_R.tolist())
             attended_RHW = torch.stack(seen.attended).view(-1, *batch.grid)
             for spec, selector in selectors.items():
-                judgement = selector.weigh(pyramid, attended_RHW, asked_R, batch.image_R)
+                judgement = selector.weigh(selector.seen(pyramid), attended_RHW, asked_R, batch.image_R)
                 chosen = [(selector.choose(judgement, k_R).keep_BHW.flatten(1), k_R) for k_R in budgets]
                 several = (kept_share(keep_RN, evidence_RN, k_R) for keep_RN, k_R in chosen)
                 pairs = zip(batch.pictures, *several, strict=True)

@@ -160,14 +160,17 @@ class PlantedSelector(LookTwiceSelector):
 
     sinks, times = 0, 1.0
 
+    def seen(self, pyramid: TexturePyramid) -> dict[str, Tensor]:
+        return super().seen(pyramid) | {"information": self.information(pyramid)}
+
     def weigh(
-        self, pyramid: TexturePyramid, attended_RHW: Tensor, asked_R: Tensor, image_R: Tensor | None = None
+        self, seen: dict[str, Tensor], attended_RHW: Tensor, asked_R: Tensor, image_R: Tensor | None = None
     ) -> Judgement:
         if self.sinks:
             grid = (attended_RHW.shape[1], attended_RHW.shape[2])
             assert self.first_look is not None
             small = self.first_look.grid(grid)
-            information_BHW = self.information(pyramid)
+            information_BHW = seen["information"]
             information_RHW = information_BHW if image_R is None else information_BHW[image_R]
             empty_Rn = (
                 F.adaptive_max_pool2d(information_RHW, small)
@@ -179,7 +182,7 @@ class PlantedSelector(LookTwiceSelector):
             most_R1 = seen_Rn.amax(-1, keepdim=True)
             planted = seen_Rn.scatter(1, empty_Rn, (self.times * most_R1).expand(-1, self.sinks).contiguous())
             attended_RHW = spread_over(planted.view(-1, *small), grid)
-        return super().weigh(pyramid, attended_RHW, asked_R, image_R)
+        return super().weigh(seen, attended_RHW, asked_R, image_R)
 
 
 def sinks(owner: ARRCOCQwen, pictures: Sequence[Picture], keep: float) -> list[dict[str, Any]]:

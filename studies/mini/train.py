@@ -101,7 +101,7 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
         for use in USES:
             found[use] = learner.step(batch, use, config.rate(step, clock.progress(step)))
             step += 1
-            images += len(batch["images"])
+            images += len(batch["targets"])
         now = time.monotonic()
         if now - noted > config.log_every:
             pace = {"images_per_second": images / (now - noted), "starved": waited / (now - noted)}

@@ -17,7 +17,7 @@ from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.shapes import SHAPES, build_shape
 from arr_coc.qwen.vision import Geometry
 
-ENCODINGS = ("dense", "after-vit", "sparse")
+ENCODINGS = ("dense", "after-vit", "sparse", "foveated")
 MODES = ("eager", "graphs", "compiled")
 CHOOSERS = (*SIGHTS, "look_twice")  # what chooses: a sight of the ARR-COC layer, or another selector
 SHAPE = "shape:"
@@ -30,7 +30,9 @@ class Case:
     side: int  # px of a square image of whole cells
     batch: int
     kept: int  # visual tokens kept of each image; all of them where the encoding is dense
-    encoding: str  # dense (all tokens), after-vit (all are encoded, `kept` go on), sparse (only `kept` are encoded)
+    encoding: str
+    """dense (all tokens), after-vit (all are encoded, `kept` go on), sparse (only `kept` are encoded), foveated (so
+    too, and some of them are of a small copy)."""
     mode: str  # eager (plain transformers), graphs (the fast path), compiled (with the selector's kernels fused)
     sight: str = "stem"  # what chooses, one of CHOOSERS
     decode: int = 0  # new tokens after the first whose time is taken

@@ -29,7 +29,7 @@ def grid_of_cases(
     sides: Sequence[int],
     batches: Sequence[int],
     kept: Sequence[int],
-    encodings: Sequence[str] = ENCODINGS,
+    encodings: Sequence[str] = ENCODINGS[:3],
     modes: Sequence[str] = MODES[:2],
     sights: Sequence[str] = ("stem",),
     decode: int = 0,

@@ -133,7 +133,7 @@ def summarize(times: list[Times]) -> dict[str, Any]:
 def way_of(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The way that the case names."""
     owner = subject.owner(case)
-    owner.config = replace(owner.config, encoding="sparse" if case.encoding == "sparse" else "dense")
+    owner.config = replace(owner.config, encoding="dense" if case.encoding == "after-vit" else case.encoding)
     if case.mode != "eager":
         return fast_way(owner, case, inputs)
     return stock_way(owner.model, case, inputs) if case.dial == 1.0 else plain_way(owner, case, inputs)

@@ -18,7 +18,7 @@ SERIES = ("model", "batch", "text_tokens", "kept", "encoding", "mode", "sight") 
 FAST = ("graphs", "own forward", "compiled")
 TWO_LOOKS = ("look_twice",)  # what looks at a small copy first
 COLOURS = {"select": "#d97706", "vision": "#2563eb", "prefill": "#64748b"}
-STYLES = {"dense": "--", "sparse": "-", "after-vit": ":"}
+STYLES = {"dense": "--", "sparse": "-", "after-vit": ":", "foveated": "-."}
 MOST_PANELS = 4  # of the latency picture; what was measured in most ways comes first
 
 

@@ -21,9 +21,8 @@ from torch import Tensor
 from arr_coc.config import tokens_to_keep
 from arr_coc.evaluation.field.batch import Batch
 from arr_coc.evaluation.field.methods import Method
-from arr_coc.qwen import vision
-from arr_coc.qwen.batched import forward
-from arr_coc.qwen.batched.forward import GridTables, Seen
+from arr_coc.qwen import batched, vision
+from arr_coc.qwen.batched import Seen
 from arr_coc.qwen.eager import BEFORE, Prepared
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Allocation
@@ -50,7 +49,6 @@ class FastEngine:
 
     def __init__(self, owner: ARRCOCQwen, selectors: dict[str, Selector], most_tokens: int) -> None:
         self.owner, self.model, self.selectors, self.most_tokens = owner, owner.model, selectors, most_tokens
-        self._tables: dict[tuple[int, int], GridTables] = {}
 
     def suits(self, method: Method) -> bool:
         """Whether it can run here: not where small copies go along or budgets differ, nor where the model chooses."""
@@ -103,7 +101,7 @@ class FastEngine:
             with stopwatch.part("vision"):
                 context = self._context(batch, looker.context_grid(batch.grid, cells_UK.shape[1]), image_U)
                 patches = self._frames(batch.pixel_values.unflatten(0, (batch.images, -1)))[image_U]
-                seen = forward.encode_vision(self.model, patches, self.tables(batch.grid), cells_UK, context=context)
+                seen = batched.encode_vision(self.model, patches, batch.grid, cells_UK, context)
             vision_ms = stopwatch.milliseconds()["vision"] / len(first)
         else:
             features, vision_ms = batch.features()
@@ -128,17 +126,10 @@ class FastEngine:
         (pixels_B3hw, pixels_ms), geometry = batch.pixels(), self.owner.geometry
         with stopwatch.part("vision"):
             images = torch.stack([vision.resize(image, small, geometry.cell) for image in pixels_B3hw])
-            seen = forward.encode_vision(
-                self.model, self._frames(vision.patchify(images, geometry)), self.tables(small)
-            )
+            seen = batched.encode_vision(self.model, self._frames(vision.patchify(images, geometry)), small)
         vision_ms = pixels_ms + stopwatch.milliseconds()["vision"] / batch.images
         cut = Seen(seen.merged_BKD[image_U], [level[image_U] for level in seen.deepstack_BKD], None, small)
         return cut, vision_ms
-
-    def tables(self, grid: tuple[int, int]) -> GridTables:
-        if grid not in self._tables:
-            self._tables[grid] = forward.grid_tables(self.model, *grid, self.owner.device)
-        return self._tables[grid]
 
     def _frames(self, rows_BPX: Tensor) -> Tensor:
         """Patch rows of two equal frames -> one frame, four patches to a cell: `[B, N, 4, values]`."""
@@ -155,12 +146,12 @@ class FastEngine:
         opening, end_id = batch.prompts[0][:lead], batch.prompts[0][lead]
         assert all(prompt[: lead + 1] == (*opening, end_id) for prompt in batch.prompts), "one template for all"
         with stopwatch.part("prefix"):
-            cache_U = forward.run_prefix(self.model, seen, torch.tensor(opening, device=device), end_id)
-        cache = forward.share_cache(cache_U, unique_R)
+            cache_U = batched.run_prefix(self.model, seen, torch.tensor(opening, device=device), end_id)
+        cache = batched.share_cache(cache_U, unique_R)
         tokenizer = self.owner.processor.tokenizer
-        rest, start = [prompt[lead + 1 :] for prompt in batch.prompts], forward.text_start(seen.grid, lead)
+        rest, start = [prompt[lead + 1 :] for prompt in batch.prompts], batched.text_start(seen.grid, lead)
         given = (rest, start, tokenizer.eos_token_id, self.most_tokens, stopwatch)
-        texts = [tokenizer.decode(said.ids, **PLAIN_TEXT) for said in forward.answer_rows(self.model, cache, *given)]
+        texts = [tokenizer.decode(ids, **PLAIN_TEXT) for ids in batched.answer_rows(self.model, cache, *given)]
         times = stopwatch.milliseconds()
         prefill = times["prefix"] / seen.merged_BKD.shape[0] + times["prefill"] / batch.rows
         return texts, {"prefill": prefill, "decode": times["decode"] / batch.rows}
