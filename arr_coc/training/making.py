@@ -114,24 +114,17 @@ def _make_layer(
     config: SelectorTrainConfig, model: Any, base: str, init_from: Path | None
 ) -> tuple[ARRCOCConfig, ARRCOCLayer]:
     """The adapter to go on from, or a fresh one with the sight that the config asks for."""
+    wanted = {name: getattr(config, name) for name in ("sight", "sight_channels", "glance_channels", "pooling")}
     if init_from is not None:
         settings, layer = load_adapter(init_from)
-        for name in ("sight", "sight_channels", "glance_channels", "pooling"):
-            if getattr(settings, name) != getattr(config, name):
-                raise ValueError(
-                    f"{name}={getattr(config, name)!r}, but the adapter to start from has {getattr(settings, name)!r}: "
-                    "use its setting, or start from nothing"
-                )
+        for name, value in wanted.items():
+            if getattr(settings, name) != value:
+                has = f"but the adapter to start from has {getattr(settings, name)!r}"
+                raise ValueError(f"{name}={value!r}, {has}: use its setting, or start from nothing")
         return replace(settings, base_model=base), layer
-    settings = ARRCOCConfig(
-        hidden_dim=model.config.text_config.hidden_size,
-        sight=config.sight,
-        sight_channels=config.sight_channels,
-        glance_channels=config.glance_channels,
-        glance_dim=model.config.vision_config.hidden_size if config.sight == "glance" else 0,
-        pooling=config.pooling,
-        base_model=base,
-    )
+    hidden, glance = model.config.text_config.hidden_size, model.config.vision_config.hidden_size
+    glance_dim = glance if config.sight == "glance" else 0
+    settings = ARRCOCConfig(hidden_dim=hidden, glance_dim=glance_dim, base_model=base, **wanted)
     return settings, ARRCOCLayer.from_config(settings)
 
 

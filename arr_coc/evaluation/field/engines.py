@@ -84,7 +84,7 @@ class FastEngine:
         self, batch: Batch, method: Method, allocation: Allocation | None, kept: list[list[int]], stopwatch: Stopwatch
     ) -> tuple[Seen, Tensor, float]:
         """The visual tokens of each different choice, the choice of each row, and ms of the ViT per question."""
-        taken = allocation if isinstance(allocation, Taken) else None
+        taken, geometry = allocation if isinstance(allocation, Taken) else None, self.owner.geometry
         # Merged tokens are made of all cells; but for the same image and kept cells they are made alike only where the
         # method is blind to the question, which the methods that merge are.
         numbers: dict[tuple[int, ...], int] = {}
@@ -97,9 +97,13 @@ class FastEngine:
         if small != batch.grid:
             seen, vision_ms = self._see_small(batch, small, image_U, stopwatch)
         elif method.encoding == "sparse" and allocation is not None:
-            looker = replace(self.owner.looker(), selector=self.selectors[method.selector])
+            looker, context = replace(self.owner.looker(), selector=self.selectors[method.selector]), None
             with stopwatch.part("vision"):
-                context = self._context(batch, looker.context_grid(batch.grid, cells_UK.shape[1]), image_U)
+                copy = looker.context_grid(batch.grid, cells_UK.shape[1])
+                if copy is not None:  # small copies that kept windows attend to, and where their patches stand
+                    rows_BPX = vision.glance_rows(batch.pixels()[0], copy, geometry)
+                    places = vision.under_centres(copy, batch.grid, geometry.merge, self.owner.device)
+                    context = self._frames(rows_BPX)[image_U], places
                 patches = self._frames(batch.pixel_values.unflatten(0, (batch.images, -1)))[image_U]
                 seen = batched.encode_vision(self.model, patches, batch.grid, cells_UK, context)
             vision_ms = stopwatch.milliseconds()["vision"] / len(first)
@@ -109,15 +113,6 @@ class FastEngine:
             merged = None if weights is None else torch.stack([weights[row] for row in first])
             seen = _cut(features, image_U, cells_UK, merged, batch.grid)
         return seen, unique, vision_ms
-
-    def _context(self, batch: Batch, small: tuple[int, int] | None, image_U: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Small copies that kept windows attend to, and where their patches stand."""
-        if small is None:
-            return None
-        geometry = self.owner.geometry
-        rows_BPX = vision.glance_rows(batch.pixels()[0], small, geometry)
-        places = vision.under_centres(small, batch.grid, geometry.merge, self.owner.device)
-        return self._frames(rows_BPX)[image_U], places
 
     def _see_small(
         self, batch: Batch, small: tuple[int, int], image_U: Tensor, stopwatch: Stopwatch
