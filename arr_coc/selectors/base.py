@@ -10,7 +10,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -117,20 +117,16 @@ class Selector(nn.Module, ABC):
         return allocation
 
 
-SelectorFactory = Callable[..., Selector]
 PLAIN = "plain"  # the model itself: no selector, though it stands beside them in comparisons
-SELECTORS: dict[str, SelectorFactory] = {}
+SELECTORS: dict[str, Callable[..., Selector]] = {}
+Method = TypeVar("Method", bound=type[Selector])
 
 
-def register(name: str) -> Callable[[SelectorFactory], SelectorFactory]:
-    """Make a selector available by name: a factory from the config, the model's own ARR-COC layer, and settings."""
-
-    def add(factory: SelectorFactory) -> SelectorFactory:
-        assert name not in SELECTORS, name
-        SELECTORS[name] = factory
-        return factory
-
-    return add
+def registered(method: Method) -> Method:
+    """Make a selector available by its name, made from the config, the model's own ARR-COC layer, and settings."""
+    assert method.name not in SELECTORS, method.name
+    SELECTORS[method.name] = method
+    return method
 
 
 def make_selector(name: str, config: ARRCOCConfig, layer: ARRCOCLayer, **settings: Any) -> Selector:
@@ -208,6 +204,4 @@ class ARRCOCSelector(Selector):
         return self.layer.weigh(replace(pyramid, seen_BGHW=seen_BGHW), view.question)
 
 
-@register("arr_coc")
-def make(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return ARRCOCSelector(layer)
+SELECTORS["arr_coc"] = lambda config, layer: ARRCOCSelector(layer)

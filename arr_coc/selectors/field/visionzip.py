@@ -14,8 +14,9 @@ from torch import Tensor
 
 from arr_coc.attending import choose_cells, kept_indices
 from arr_coc.config import ARRCOCConfig
-from arr_coc.selectors.base import View
-from arr_coc.selectors.field.base import FieldSelector, Pick, in_parts, registered, unit
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.selectors.base import View, registered
+from arr_coc.selectors.field.base import FieldSelector, Pick, in_parts, unit
 
 CONTEXTUAL = 10 / 64  # share of the budget that is merged tokens
 
@@ -72,7 +73,7 @@ class VisionZipSelector(FieldSelector):
     reads_tokens = True
     reads_received = True
 
-    def __init__(self, config: ARRCOCConfig, contextual: float = CONTEXTUAL) -> None:
+    def __init__(self, config: ARRCOCConfig, layer: ARRCOCLayer | None = None, contextual: float = CONTEXTUAL) -> None:
         super().__init__(config)
         if not 0 <= contextual < 1:
             raise ValueError(f"contextual={contextual}: expected the share of merged tokens, in [0, 1)")
