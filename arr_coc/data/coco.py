@@ -18,10 +18,8 @@ from arr_coc.data.questions import image_number
 from arr_coc.data.rows import MAX_BROKEN, BadRow, Box, BrokenRows, Id, as_id, as_object, as_text, new_id, table
 
 MIN_SCORE = 0.5  # of a detection, from which on it counts
-Found = tuple[Id, str, Box | None]
-"""Image, category name, and the box (None: a crowd, or of an image that is left out)."""
-Detection = tuple[FileImage, str, Box | None]
-"""Image, category name in small letters, and the box (None: of too low a score)."""
+Found = tuple[Id, str, Box | None]  # image, category name, box (None: a crowd, or of an image that is left out)
+Detection = tuple[FileImage, str, Box | None]  # image, name in small letters, box (None: of too low a score)
 
 
 def read_coco(annotations: Path, images: Path, max_broken: float = MAX_BROKEN) -> FileExamples:

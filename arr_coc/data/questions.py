@@ -35,8 +35,7 @@ from arr_coc.data.rows import MAX_BROKEN, BadRow, BrokenRows, Id, as_id, as_obje
 # COCO_val2014_000000000042.jpg, or 000000000042.jpg. Names that start with a dot are leftovers of file managers.
 _NUMBERED = re.compile(r"(?P<prefix>(?:[^.].*)?)(?<!\d)(?P<number>\d{12})\.(?:jpe?g|png)", re.IGNORECASE)
 
-Answer = tuple[Id, Id, str, str, tuple[str, ...]]
-"""Question id, image id, answer, family, all answers that people gave."""
+Answer = tuple[Id, Id, str, str, tuple[str, ...]]  # question id, image id, answer, family, all that people gave
 
 
 def image_number(name: str) -> int | None:

@@ -136,22 +136,18 @@ def expected_memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer)
     plan = Plan(
         model.config,
         how=config.adapt if config.stage == 2 else "none",
-        stage=config.stage,
         batch=config.rows_of(geometry.grid(height, width)) if drawn else config.examples,
         image_side=max(width, height) if drawn else config.longest_side,
         keep=float(config.keeps[1]),
         text_tokens=TEXT_TOKENS,
         dtype=model.dtype,
-        checkpointing=config.checkpointing,
         selector_parameters=sum(p.numel() for p in layer.parameters()),
-        encoding=config.encoding,
         gated=GRADIENT_STRATEGIES[config.strategy].gated,
         answer_tokens=ANSWER_TOKENS,
         rank=config.lora_rank,
         accumulate=config.accumulate > 1,
         questions_per_image=config.questions if drawn else 1,
-        sight=config.sight,
-        glance_channels=config.glance_channels,
+        **{name: getattr(config, name) for name in ("stage", "checkpointing", "encoding", "sight", "glance_channels")},
     )
     return estimate_plan(plan)
 
