@@ -21,7 +21,8 @@ Answered = dict[str, dict[str, Record]]  # per method, per question
 def read_samples(path: Path, then: str) -> tuple[dict[str, Any], Answered, int]:
     """What was asked of which model, the answers, and where the last whole line ends; `then` says what else to do."""
     whole = path.read_bytes()
-    end, records = whole.rfind(b"\n") + 1, dict[str, dict[str, Record]]()  # a last line may be cut short by a kill
+    end = whole.rfind(b"\n") + 1  # a last line may be cut short by a kill
+    records: Answered = {}
     try:
         first, *lines = (json.loads(line) for line in whole[:end].splitlines())
         for record in lines:
