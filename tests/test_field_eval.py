@@ -14,7 +14,7 @@ from PIL import Image
 from arr_coc import ARRCOCConfig
 from arr_coc.cli.run import run
 from arr_coc.data.sources import read_source
-from arr_coc.evaluation.field import run as field_run
+from arr_coc.evaluation.field import main as field_main
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.data import (
     SMALL_TEXT,
@@ -317,8 +317,8 @@ def test_a_killed_run_goes_on_and_ends_as_an_unbroken_one(whole, tmp_path, monke
     again = tmp_path / "field.json"
     samples_path(again, "scenes", SMALL).write_text("".join(text[:half]) + text[half][:40])
     units = []
-    real = field_run.unit
-    monkeypatch.setattr(field_run, "unit", lambda *args: (units.append(args), real(*args))[1])
+    real = field_main.unit
+    monkeypatch.setattr(field_main, "unit", lambda *args: (units.append(args), real(*args))[1])
     resumed = evaluate_field(replace(OPTIONS, out=again), lambda line: None)
     assert timeless(resumed) == timeless(report)
     assert lines_of(samples_path(again, "scenes", SMALL)) == lines_of(samples)

@@ -167,7 +167,7 @@ def test_score_is_the_allocators_choice_as_it_is():
     relevance = torch.rand(3, 6, 6, generator=seeded(0))
     relevance[1] = 0.5
     judgement, k = judged(relevance, 0.2, 0.3), torch.tensor([4, 5, 6])
-    ours = GRADIENT_STRATEGIES["score"]().draw(judgement, k, TokenAllocator()).allocation
+    ours = GRADIENT_STRATEGIES["score"]().draw(judgement, k, TokenAllocator(), seeded(0), 0.0).allocation
     theirs = TokenAllocator()(relevance, judgement.balance.tensions_BT, k)
     assert all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in theirs.__slots__)
 
@@ -186,7 +186,8 @@ def test_the_temperature_falls_from_first_to_last():
 
 
 def drawn_with(log_prob: torch.Tensor, k: int = 2) -> Drawn:
-    drawn = Reinforce().draw(judged(torch.rand(len(log_prob), 2, 2)), torch.full((len(log_prob),), k), TokenAllocator())
+    judgement, k_B = judged(torch.rand(len(log_prob), 2, 2)), torch.full((len(log_prob),), k)
+    drawn = Reinforce().draw(judgement, k_B, TokenAllocator(), seeded(0), 0.0)
     return Drawn(drawn.allocation, log_prob)
 
 

@@ -14,13 +14,13 @@ from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
 from arr_coc.cli import run as cli
 from arr_coc.training.checkpoints import is_complete, newest_checkpoint, save_checkpoint
-from arr_coc.training.watching import Clock
 from studies.answering import Answerer, Row, patchify
 from studies.asked import ask_about
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import USES, MiniBatches, batch_stream
 from studies.mini.evaluation import dense_rows, evaluate, outcomes, sparse_rows
 from studies.mini.model import MAX_PARAMETERS, count_parameters, mini_config, new_model
+from studies.mini.progress import SharedClock
 from studies.mini.shards import SHARD_BYTES, export_weights, load_weights
 from studies.mini.step import Learner
 from studies.mini.train import ASSETS, Places, main, train_mini
@@ -241,8 +241,8 @@ def test_going_on_with_other_settings_is_refused_by_name(tmp_path):
 
 
 def test_a_run_by_the_clock_goes_on_with_the_time_that_is_left(tmp_path):
-    clock = Clock(tiny(8).steps, 100.0, launched=time.monotonic(), spent=60.0)
-    assert clock.progress(0) == pytest.approx(0.6, abs=0.01)
+    clock = SharedClock(tiny(8).steps, 100.0, launched=time.monotonic(), spent=60.0)
+    assert clock.progress(0) == clock.shared.value == pytest.approx(0.6, abs=0.01)
     assert clock.seconds_left(0, 0) == pytest.approx(40, abs=1)
 
 

@@ -6,7 +6,7 @@ A detector's file is COCO-results-style: a list of objects with `image_id` (or `
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,8 @@ from arr_coc.data.questions import image_number
 from arr_coc.data.rows import MAX_BROKEN, BadRow, Box, BrokenRows, Id, as_id, as_object, as_text, new_id, table
 
 MIN_SCORE = 0.5  # of a detection, from which on it counts
-Found = tuple[Id, str, Box | None]
-"""Image, category name, and the box (None: a crowd, or of an image that is left out)."""
-Detection = tuple[FileImage, str, Box | None]
-"""Image, category name in small letters, and the box (None: of too low a score)."""
+Found = tuple[Id, str, Box | None]  # image, category name, box (None: a crowd, or of an image that is left out)
+Detection = tuple[FileImage, str, Box | None]  # image, name in small letters, box (None: of too low a score)
 
 
 def read_coco(annotations: Path, images: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
@@ -120,7 +118,9 @@ def attach_boxes(examples: FileExamples, results: Path, max_broken: float = MAX_
         """A detection; None in an image of no example."""
         detected = as_object(row)
         image = images.find(as_id(detected, "image_id" if "image_id" in detected else "file_name"))
-        category = _category(detected, names)
+        if "category" not in detected and as_id(detected, "category_id") not in names:
+            raise BadRow(f"unknown category id {detected['category_id']!r}")
+        category = as_text(detected, "category") if "category" in detected else names[detected["category_id"]]
         known.add(category)  # a question may name one of which no box is good enough
         score = rows.as_numbers([detected.get("score")], 1, "score")[0]
         if image is None:
@@ -167,15 +167,6 @@ class ImageFinder:
             first, second = sorted(image.name for image in fitting)[:2]
             raise BadRow(f"image {key!r} could be {first} or {second}; give the path as image_id")
         return next(iter(fitting), None)
-
-
-def _category(detected: dict[str, Any], names: Mapping[Id, str]) -> str:
-    if "category" in detected:
-        return as_text(detected, "category")
-    category_id = as_id(detected, "category_id")
-    if category_id not in names:
-        raise BadRow(f"unknown category id {category_id!r}")
-    return names[category_id]
 
 
 def category_finder(names: Iterable[str]) -> Callable[[str], set[str]]:

@@ -71,19 +71,12 @@ def readable_example(examples: Examples, index: int) -> tuple[Example, list[str]
 
 def scene_examples(scene: Scene) -> list[Example]:
     """All questions of a scene as examples that share one drawn image."""
-    image = draw_scene(scene)
-    return [
-        Example(
-            name=f"scenes/{scene.split}/{scene.seed}: {question.text}",
-            image=image,
-            question=question.text,
-            answer=question.answer,
-            boxes=tuple((float(x0), float(y0), float(x1), float(y1)) for x0, y0, x1, y1 in question.evidence),
-            family=question.family,
-            hard=scene.difficulty == "hard",
-        )
-        for question in scene.questions
-    ]
+    image, hard, start = draw_scene(scene), scene.difficulty == "hard", f"scenes/{scene.split}/{scene.seed}"
+    examples = []
+    for one in scene.questions:
+        boxes = tuple((float(x0), float(y0), float(x1), float(y1)) for x0, y0, x1, y1 in one.evidence)
+        examples.append(Example(f"{start}: {one.text}", image, one.text, one.answer, boxes, one.family, hard))
+    return examples
 
 
 # ---------------------------------------------------------------- from files

@@ -35,8 +35,7 @@ from arr_coc.data.rows import MAX_BROKEN, BadRow, BrokenRows, Id, as_id, as_obje
 # COCO_val2014_000000000042.jpg, or 000000000042.jpg. Names that start with a dot are leftovers of file managers.
 _NUMBERED = re.compile(r"(?P<prefix>(?:[^.].*)?)(?<!\d)(?P<number>\d{12})\.(?:jpe?g|png)", re.IGNORECASE)
 
-Answer = tuple[Id, Id, str, str, tuple[str, ...]]
-"""Question id, image id, answer, family, all answers that people gave."""
+Answer = tuple[Id, Id, str, str, tuple[str, ...]]  # question id, image id, answer, family, all that people gave
 
 
 def image_number(name: str) -> int | None:
@@ -185,7 +184,11 @@ def read_jsonl(file: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
 
     def parse(numbered: Line) -> FileRow:
         number, line = numbered
-        row = _object(line)
+        try:
+            content = json.loads(line.decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
+            raise BadRow(f"not valid JSON ({error})") from None
+        row = as_object(content)
         question = as_text(row, "question")
         answer, family = as_text(row, "answer", ""), as_text(row, "family", "")
         hard = row.get("hard")
@@ -204,11 +207,3 @@ def _lines(file: Path) -> Iterator[tuple[str, Line]]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield f"{file.name}:{number}", (number, line)
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise BadRow(f"not valid JSON ({error})") from None
-    return as_object(content)

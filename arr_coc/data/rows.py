@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 Id = int | str
-Box = tuple[float, float, float, float]
-"""x0, y0, x1, y1 in pixels of the upright image at its stored size; ends exclusive."""
+Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in px of the upright image as stored; ends exclusive
 Row = TypeVar("Row")
 Parsed = TypeVar("Parsed")
 

@@ -1,11 +1,4 @@
-"""One door to all examples: a short text says where they come from.
-
-    scenes                                             drawn on the fly
-    coco:ANNOTATIONS.json:IMAGES_FOLDER                instances: "Where is the dog?", with boxes
-    vqa:QUESTIONS.json:ANNOTATIONS.json:IMAGES_FOLDER  VQAv2: questions with answers, boxes not known
-    docvqa:QUESTIONS.json:IMAGES_FOLDER                DocVQA: questions about pages, with answer boxes where given
-    chartqa:QUESTIONS.json:IMAGES_FOLDER               ChartQA: questions about charts, boxes not known
-    jsonl:FILE.jsonl                                   one object per line, images beside the file
+"""One door to all examples: a short text says where they come from (`FORMS`).
 
 Files are checked when they are read, images by their headers, so `len` is known. Broken rows are counted, listed in
 `broken` and left out, up to a limit. An image whose header is good and whose pixels are not raises BrokenExample when
@@ -21,12 +14,12 @@ from arr_coc.data.questions import read_chartqa, read_docvqa, read_jsonl, read_v
 from arr_coc.data.rows import MAX_BROKEN
 
 FORMS = {
-    "scenes": "scenes",
-    "coco": "coco:ANNOTATIONS.json:IMAGES_FOLDER",
-    "vqa": "vqa:QUESTIONS.json:ANNOTATIONS.json:IMAGES_FOLDER",
-    "docvqa": "docvqa:QUESTIONS.json:IMAGES_FOLDER",
-    "chartqa": "chartqa:QUESTIONS.json:IMAGES_FOLDER",
-    "jsonl": "jsonl:FILE.jsonl",
+    "scenes": "scenes",  # drawn on the fly
+    "coco": "coco:ANNOTATIONS.json:IMAGES_FOLDER",  # instances: "Where is the dog?", with boxes
+    "vqa": "vqa:QUESTIONS.json:ANNOTATIONS.json:IMAGES_FOLDER",  # VQAv2: questions with answers, boxes not known
+    "docvqa": "docvqa:QUESTIONS.json:IMAGES_FOLDER",  # DocVQA: questions about pages, with answer boxes where given
+    "chartqa": "chartqa:QUESTIONS.json:IMAGES_FOLDER",  # ChartQA: questions about charts, boxes not known
+    "jsonl": "jsonl:FILE.jsonl",  # one object per line, images beside the file
 }
 READERS: dict[str, Callable[..., FileExamples]] = {
     "coco": read_coco,
@@ -38,7 +31,7 @@ READERS: dict[str, Callable[..., FileExamples]] = {
 
 
 def parse_source(spec: str) -> tuple[str, list[Path]]:
-    """The kind of a source and its places; ValueError where the text has none of the forms above."""
+    """The kind of a source and its places; ValueError where the text has none of FORMS."""
     kind, *places = spec.split(":")
     if kind not in FORMS:
         raise ValueError(f"unknown source {spec!r}: use {', '.join(FORMS.values())}")
@@ -51,7 +44,7 @@ def read_source(spec: str, max_broken: float = MAX_BROKEN, detections: Path | No
     """The examples of the files that `spec` names; scenes are drawn where they are needed.
 
     Args:
-        spec: one of the forms above. Paths with a colon do not fit in it: call the reader itself.
+        spec: one of FORMS. Paths with a colon do not fit in it: call the reader itself.
         max_broken: the share of the rows of a table that may be broken, from 0.0 to 1.0.
         detections: a detector's COCO-results-style output, whose boxes are attached.
     """

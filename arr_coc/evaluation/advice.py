@@ -49,10 +49,9 @@ def result_of(tuner: Tuner, complete: bool) -> dict[str, Any]:
     """All that is written, from what was found so far."""
     options, owner = tuner.options, tuner.owner
     usual, settings = default_settings(), tuner.picked or default_settings()
-    found: dict[str, Any] = {"table": [], "recommended": None, "when_not": []}
+    rows = [_row(group, *made, tuner) for group, answers in tuner.judged.items() for made in answers.items()]
+    found: dict[str, Any] = {"table": rows, "recommended": None, "when_not": []}
     found |= {"recommended_vs_best": None, "recommended_vs_usual": None}
-    for group, answers in tuner.judged.items():
-        found["table"] += [_row(group, method, records, tuner) for method, records in answers.items()]
     if tuner.judged:
         answers, spec = next(iter(tuner.judged.values())), spec_of(settings)
         found["recommended"] = advice = recommend(answers, spec)
@@ -134,15 +133,13 @@ def when_not(answers: Answers, spec: str, advice: Mapping[str, Any]) -> list[str
     for family in sorted({record["family"] for record in answers[ALL]} - {""}):
         lost = difference(answers, chosen, ALL, family)
         if lost["n"] >= FEW and lost["ci95"][1] < 0:
-            lines.append(
-                f"{family} questions lose {-100 * lost['mean']:.0f} points at {keep:.0%}: keep all tokens for them"
-            )
+            points = f"{-100 * lost['mean']:.0f} points at {keep:.0%}"
+            lines.append(f"{family} questions lose {points}: keep all tokens for them")
     for encoding in ENCODINGS:
         lost = difference(answers, Method(spec, encoding, keep), chosen)
         if lost["ci95"][1] < 0:
-            lines.append(
-                f"use {chosen.encoding} for this model: {encoding} loses {-100 * lost['mean']:.0f} points more"
-            )
+            loses = f"{encoding} loses {-100 * lost['mean']:.0f} points more"
+            lines.append(f"use {chosen.encoding} for this model: {loses}")
     for each in KEEPS:
         even = Method("even_grid", chosen.encoding, each)
         if even in answers and difference(answers, Method(spec, even.encoding, each), even)["ci95"][0] <= 0:
@@ -185,10 +182,8 @@ def _table(rows: Sequence[Row], group: str) -> list[str]:
     """A line for each budget and encoding of looking twice, the even grid and chance beside it."""
     whole = next(row for row in rows if row["settings"] == ALL.selector)
     about = f"{group + ', ' if group else ''}{whole['n']} questions; all {whole['tokens']:.0f} tokens"
-    lines = [f"{about}: {_accuracy(whole)} %, first token after {_cost(whole)}"]
-    lines.append(
-        f"{'kept':>6}  {'encoding':9} {'looking twice, %':22} {'even grid':>9} {'random':>7} {'tokens':>7}  first token"
-    )
+    heads = f"{'kept':>6}  {'encoding':9} {'looking twice, %':22} {'even grid':>9} {'random':>7} {'tokens':>7}"
+    lines = [f"{about}: {_accuracy(whole)} %, first token after {_cost(whole)}", f"{heads}  first token"]
     by_place = {(row["settings"], row["encoding"], row["keep"]): row for row in rows}
     spec = next(row["settings"] for row in rows if row["keep"] == "auto")
     for (name, encoding, keep), row in by_place.items():

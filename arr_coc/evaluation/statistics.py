@@ -66,9 +66,8 @@ def _figure(value: float, drawn: np.ndarray, count: int) -> Figure:
 
 def mean_of(sample: Clustered) -> Figure:
     """mean, ci95 and n of a sample."""
-    if not len(sample):
-        return _figure(float("nan"), np.empty(0), 0)
-    return _figure(sample.mean, resampled_means([sample])[:, 0], len(sample))
+    drawn = resampled_means([sample])[:, 0] if len(sample) else np.empty(0)
+    return _figure(sample.mean, drawn, len(sample))
 
 
 def compared(a: Clustered, b: Clustered, how: Callable[..., Any]) -> Figure:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, NoReturn
 
 from datasets import Dataset, DatasetDict
@@ -30,14 +31,9 @@ def load(options: Options) -> ARRCOCQwen:
 
 def batches(requests: Sequence[Instance], size: int) -> Iterator[list[int]]:
     """Numbers of requests that are answered together: they follow each other and generate alike."""
-    members: list[int] = []
-    for number, request in enumerate(requests):
-        if members and (len(members) == size or request.args[2] != requests[members[0]].args[2]):
-            yield members
-            members = []
-        members.append(number)
-    if members:
-        yield members
+    for _, alike in groupby(range(len(requests)), key=lambda number: requests[number].args[2]):
+        members = list(alike)
+        yield from (members[start : start + size] for start in range(0, len(members), size))
 
 
 class ARRCOC(lmms):

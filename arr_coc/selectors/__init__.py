@@ -9,7 +9,6 @@ from arr_coc.selectors.base import (
     View,
     make_selector,
     read_selector,
-    register,
     settings_of,
 )
 from arr_coc.selectors.field import cdpruner, divprune, fastv, mmtok, visionzip

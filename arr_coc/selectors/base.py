@@ -10,7 +10,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -61,30 +61,18 @@ class Selector(nn.Module, ABC):
     """One way to choose. Subclasses judge; most leave budget and choice to the shared allocator."""
 
     name: str
-    pays: str
-    """Which parts of the ViT and of the language model run in full, and what the choice itself costs."""
-    reads_pixels: bool
-    """Whether it needs the images themselves."""
-    reads_tokens: bool
-    """Whether it needs the vision encoder's output, and so cannot be used with sparse encoding."""
-    reads_glance: bool = False
-    """Whether it needs what the vision encoder makes of a small copy of the image."""
-    reads_patches: bool = False
-    """Whether it needs the vision encoder's last hidden states, before the merger. Implies `reads_tokens`."""
-    reads_received: bool = False
-    """Whether it needs the attention and the keys of the vision encoder's last block. Implies `reads_tokens`."""
-    reads_evidence: bool = False
-    """Whether it must be told where the answer is."""
-    first_look: FirstLook | None = None
-    """The first look that it needs: the view then holds `attended_BN`, from a small copy read with the question."""
-    resizes: bool = False
-    """Whether it makes the image smaller instead of dropping tokens: its allocation gives the small grids."""
-    untrained_notice: str = ""
-    """What a user is told once, where it chooses for a model without a trained adapter."""
-    tuned: dict[str, Any] = {}
-    """What `arr-coc tune` set it to for this model; empty where nothing was tuned."""
-    gives_relevance: bool = True
-    """Whether its map means relevance in [0, 1], so that weighted encoding may scale tokens by it."""
+    pays: str  # which parts of the ViT and of the language model run in full, and what the choice itself costs
+    reads_pixels: bool  # whether it needs the images themselves
+    reads_tokens: bool  # whether it needs the vision encoder's output, and so cannot be used with sparse encoding
+    reads_glance: bool = False  # whether it needs what the vision encoder makes of a small copy of the image
+    reads_patches: bool = False  # the vision encoder's last hidden states, before the merger; implies `reads_tokens`
+    reads_received: bool = False  # attention and keys of the vision encoder's last block; implies `reads_tokens`
+    reads_evidence: bool = False  # whether it must be told where the answer is
+    first_look: FirstLook | None = None  # the first look that it needs, which fills `attended_BN` of the view
+    resizes: bool = False  # it makes the image smaller instead of dropping tokens: its allocation gives the small grids
+    untrained_notice: str = ""  # what a user is told once, where it chooses for a model without a trained adapter
+    tuned: dict[str, Any] = {}  # what `arr-coc tune` set it to for this model; empty where nothing was tuned
+    gives_relevance: bool = True  # its map means relevance in [0, 1], so that weighted encoding may scale tokens by it
 
     def __init__(self, allocator: TokenAllocator) -> None:
         super().__init__()
@@ -117,20 +105,16 @@ class Selector(nn.Module, ABC):
         return allocation
 
 
-SelectorFactory = Callable[..., Selector]
 PLAIN = "plain"  # the model itself: no selector, though it stands beside them in comparisons
-SELECTORS: dict[str, SelectorFactory] = {}
+SELECTORS: dict[str, Callable[..., Selector]] = {}
+Method = TypeVar("Method", bound=type[Selector])
 
 
-def register(name: str) -> Callable[[SelectorFactory], SelectorFactory]:
-    """Make a selector available by name: a factory from the config, the model's own ARR-COC layer, and settings."""
-
-    def add(factory: SelectorFactory) -> SelectorFactory:
-        assert name not in SELECTORS, name
-        SELECTORS[name] = factory
-        return factory
-
-    return add
+def registered(method: Method) -> Method:
+    """Make a selector available by its name, made from the config, the model's own ARR-COC layer, and settings."""
+    assert method.name not in SELECTORS, method.name
+    SELECTORS[method.name] = method
+    return method
 
 
 def make_selector(name: str, config: ARRCOCConfig, layer: ARRCOCLayer, **settings: Any) -> Selector:
@@ -208,6 +192,4 @@ class ARRCOCSelector(Selector):
         return self.layer.weigh(replace(pyramid, seen_BGHW=seen_BGHW), view.question)
 
 
-@register("arr_coc")
-def make(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return ARRCOCSelector(layer)
+SELECTORS["arr_coc"] = lambda config, layer: ARRCOCSelector(layer)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from arr_coc.attending import coverage
 from arr_coc.config import ARRCOCConfig
-from arr_coc.selectors.base import View
-from arr_coc.selectors.field.base import FieldSelector, Pick, count, marked, registered
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.selectors.base import View, registered
+from arr_coc.selectors.field.base import FieldSelector, Pick, count, marked
 
 COUNT_OVER_SHAPE = 4.0  # how much more a wrong number of cells costs than a wrong aspect ratio, both as logarithms
 
@@ -45,7 +46,7 @@ class RandomSelector(FieldSelector):
     pays = "ViT: the kept windows when sparse, all when dense; LM: the kept tokens; choosing: nothing"
     reason = "cells drawn at random"
 
-    def __init__(self, config: ARRCOCConfig, seed: int = 0) -> None:
+    def __init__(self, config: ARRCOCConfig, layer: ARRCOCLayer | None = None, seed: int = 0) -> None:
         super().__init__(config)
         self.seed = seed
 

@@ -20,7 +20,7 @@ from arr_coc.config import SCORERS, ARRCOCConfig, FirstLook
 from arr_coc.knowing import InformationScorer, saliency
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, TexturePyramid
-from arr_coc.selectors.base import Selector, Tensors, View, register
+from arr_coc.selectors.base import Selector, Tensors, View, registered
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
 
@@ -31,6 +31,7 @@ UNASKED = (1.0, 1.0, 0.0)  # where nobody asks, what is there and what stands ou
 GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
 
 
+@registered
 class LookTwiceSelector(Selector):
     name = "look_twice"
     pays = "ViT and the first LM layers: a small copy; then ViT: the kept windows when sparse; LM: the kept tokens"
@@ -39,12 +40,20 @@ class LookTwiceSelector(Selector):
     untrained_notice = "no trained adapter: the model looks twice, first at a small copy"
 
     def __init__(
-        self, config: ARRCOCConfig, first_look: FirstLook, information: float, perspectival: float, steepness: float
+        self,
+        config: ARRCOCConfig,
+        layer: ARRCOCLayer | None = None,
+        least: int = 64,
+        most: int = 256,
+        depth: float = 5 / 7,
+        information: float = EXPONENTS[0],
+        perspectival: float = EXPONENTS[1],
+        steepness: float = STEEPNESS,
     ) -> None:
         super().__init__(TokenAllocator(config.min_tokens, config.max_tokens, steepness))
         if not (information >= 0 and perspectival >= 0):
             raise ValueError(f"exponents {information} and {perspectival}: expected 0 or more")
-        self.first_look = first_look
+        self.first_look = FirstLook(least, most, depth)
         self.exponents = (information, perspectival, EXPONENTS[2])
         self.fixed_3S: Tensor  # exponents where something is asked and where not; tensions
         self.register_buffer("fixed_3S", torch.tensor([self.exponents, UNASKED, TENSIONS]), persistent=False)
@@ -110,17 +119,3 @@ def above_ground(information_BHW: Tensor) -> Tensor:
     sorted_BN = information_BHW.flatten(1).sort(-1).values
     ground_B = sorted_BN[:, int(GROUND * (sorted_BN.shape[1] - 1))]
     return (information_BHW - ground_B.view(-1, 1, 1)).clamp(min=0)
-
-
-@register("look_twice")
-def make(
-    config: ARRCOCConfig,
-    layer: ARRCOCLayer,
-    least: int = 64,
-    most: int = 256,
-    depth: float = 5 / 7,
-    information: float = EXPONENTS[0],
-    perspectival: float = EXPONENTS[1],
-    steepness: float = STEEPNESS,
-) -> Selector:
-    return LookTwiceSelector(config, FirstLook(least, most, depth), information, perspectival, steepness)

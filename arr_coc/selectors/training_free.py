@@ -15,7 +15,7 @@ from arr_coc.attending import TokenAllocator
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, QuestionTokens
-from arr_coc.selectors.base import Selector, View, register
+from arr_coc.selectors.base import Selector, View, registered
 from arr_coc.timing import Stopwatch
 
 TENSIONS = (0.5, 0.25, 0.0)  # particularize, explore, diversify
@@ -34,12 +34,16 @@ def word_match(visual_BND: Tensor, question: QuestionTokens) -> Tensor:
     return torch.where(question.asked_B.unsqueeze(1), best_BN, torch.zeros_like(best_BN))
 
 
+@registered
 class TrainingFreeSelector(Selector):
     name = "training_free"
     pays = "ViT: all; LM: the kept tokens; choosing: one product of all tokens with the question's words"
     reads_pixels = False
     reads_tokens = True
     untrained_notice = "no trained adapter: tokens are chosen by the question's words, after the ViT"
+
+    def __init__(self, config: ARRCOCConfig, layer: ARRCOCLayer | None = None) -> None:
+        super().__init__(TokenAllocator(config.min_tokens, config.max_tokens, STEEPNESS))
 
     @torch.no_grad()
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
@@ -54,8 +58,3 @@ class TrainingFreeSelector(Selector):
         # The map is stretched per image; the matches before that tell one image from another.
         mass_B = match_BN.clamp(min=0).square().sum(-1)
         return Judgement({"question words": relevance_BHW}, Balance(relevance_BHW, weights_B1, tensions_BT), mass_B)
-
-
-@register("training_free")
-def make(config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
-    return TrainingFreeSelector(TokenAllocator(config.min_tokens, config.max_tokens, STEEPNESS))

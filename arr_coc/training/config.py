@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,32 +23,23 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "precision": ("auto", "bfloat16", "float32"),
 }
 _AT_LEAST_ONE = ("questions", "examples", "accumulate", "lora_rank", "sight_channels", "glance_channels")
-LEAST = {**dict.fromkeys(_AT_LEAST_ONE, 1), "longest_side": CELL}
-"""Least values of numbers; 0 for all others."""
-READABLE = 160
-"""Least side of a scene, px, in which every table and chart has room: at 128 px one in 25 has none."""
+LEAST = {**dict.fromkeys(_AT_LEAST_ONE, 1), "longest_side": CELL}  # least values of numbers; 0 for all others
+READABLE = 160  # least side of a scene, px, in which every table and chart has room: at 128 px one in 25 has none
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorTrainConfig:
     """Everything that decides a run. The defaults train ARR-COC for mini on one large GPU."""
 
-    stage: int = 1
-    """1: maps learn from boxes, the model is frozen. 2: answers end to end. 3: as 1, hard variants weigh double."""
-    model: str = "mini"
-    """"mini", a folder, an identifier, or "shape:qwen3-vl-2b" for random weights at a real shape."""
-    data: str = "scenes"
-    """What to learn from, see `data/sources.py`: "scenes", "coco:...", "vqa:...", "jsonl:..."."""
-    pseudo_boxes: str = ""
-    """A detector's output file (COCO results) that gives boxes to data without."""
-    max_broken: float = 0.01
-    """Share of broken rows of `data` that are skipped; more than that stops the run."""
-    target: str = "boxes"
-    """What maps learn from: the boxes, or the dense model's own attention while it answers ("attention")."""
+    stage: int = 1  # 1: maps from boxes, the model frozen; 2: answers end to end; 3: as 1, hard variants weigh double
+    model: str = "mini"  # "mini", a folder, an identifier, or "shape:qwen3-vl-2b" for random weights at a real shape
+    data: str = "scenes"  # what to learn from, see `data/sources.py`: "scenes", "coco:...", "vqa:...", "jsonl:..."
+    pseudo_boxes: str = ""  # a detector's output file (COCO results) that gives boxes to data without
+    max_broken: float = 0.01  # share of broken rows of `data` that are skipped; more than that stops the run
+    target: str = "boxes"  # what maps learn from: boxes, or the dense model's own "attention" while it answers
     seed: int = 0
     steps: int = 4000
-    seconds: float = 0.0
-    """Wall-clock budget of training, 0: none. The learning rate then follows the clock."""
+    seconds: float = 0.0  # wall-clock budget of training, 0: none. The learning rate then follows the clock
 
     sight: str = "glance"
     sight_channels: int = 32
@@ -67,62 +57,41 @@ class SelectorTrainConfig:
         (1024, 1024, 0.10),
     )
     """(width, height, share) of scenes in px."""
-    cells_per_batch: int = 262_144
-    """Cells of all questions of a batch together: what bounds the memory. 1,024 questions at 512 px."""
-    questions: int = 6
-    """Questions per scene at most."""
-    examples: int = 16
-    """Examples per batch, where the data come from files."""
-    longest_side: int = 1024
-    """Images from files are shrunk to this many px on their longer side, and rounded to whole cells."""
-    hard_share: float = 0.25
-    """Share of scenes that are hard variants."""
-    void_share: float = 0.0
-    """Share of scenes in whose place an image without structure is asked the same questions: nothing is there."""
-    reading_share: float = 0.0
-    """Share of scenes that are tables, receipts and charts asked to be read: the row must be read to be found."""
-    hard_weight: float = 2.0
-    """Stage 3: weight of a question about a hard variant. In the other stages all weigh alike."""
-    accumulate: int = 1
-    """Batches per optimizer step and process."""
+    cells_per_batch: int = 262_144  # of all questions together, what bounds the memory: 1,024 questions at 512 px
+    questions: int = 6  # questions per scene at most
+    examples: int = 16  # examples per batch, where the data come from files
+    longest_side: int = 1024  # px to which the longer side of images from files is shrunk; then whole cells
+    hard_share: float = 0.25  # share of scenes that are hard variants
+    void_share: float = 0.0  # share of scenes for which an image without structure is asked the same: nothing is there
+    reading_share: float = 0.0  # share of scenes that are tables, receipts and charts: the row must be read to be found
+    hard_weight: float = 2.0  # stage 3: weight of a question about a hard variant. In the other stages all weigh alike
+    accumulate: int = 1  # batches per optimizer step and process
 
     learning_rate: float = 1.5e-3
-    final_rate: float = 0.01
-    """Learning rate at the end, as a share of the peak."""
+    final_rate: float = 0.01  # learning rate at the end, as a share of the peak
     warmup_steps: int = 100
     weight_decay: float = 0.01
     clip: float = 1.0
 
     bce: float = 1.0
-    positive_weight: float = 8.0
-    """How much a cell with evidence weighs against one without."""
+    positive_weight: float = 8.0  # how much a cell with evidence weighs against one without
     mse: float = 0.0
     iou: float = 0.5
-    participatory: float = 0.5
-    """Weight of the participatory map's own loss beside that of the whole relevance."""
-    perspectival: float = 0.2
-    """Weight of the perspectival map's loss: it learns what any question of the image could be about."""
+    participatory: float = 0.5  # weight of the participatory map's own loss beside that of the whole relevance
+    perspectival: float = 0.2  # weight of the perspectival map's loss: it learns what any question could be about
     budget: float = 0.5
-    too_few: float = 4.0
-    """How much more a budget that misses evidence costs than one that is too large."""
+    too_few: float = 4.0  # how much more a budget that misses evidence costs than one that is too large
 
-    strategy: str = "score"
-    """Stage 2: how the answer's gradient passes the choice."""
-    adapt: str = "lora"
-    """Stage 2: what of the model learns."""
+    strategy: str = "score"  # stage 2: how the answer's gradient passes the choice
+    adapt: str = "lora"  # stage 2: what of the model learns
     lora_rank: int = 16
-    base_rate: float = 2e-4
-    """Learning rate of the model's own weights."""
-    answer: float = 1.0
-    """Stage 2: weight of the answer's cross-entropy."""
-    keeps: tuple[float, float] = (0.06, 0.5)
-    """Stage 2: fractions KEPT are drawn from this range, evenly in their logarithm."""
+    base_rate: float = 2e-4  # learning rate of the model's own weights
+    answer: float = 1.0  # stage 2: weight of the answer's cross-entropy
+    keeps: tuple[float, float] = (0.06, 0.5)  # stage 2: fractions KEPT are drawn from this, evenly in their logarithm
     encoding: str = "sparse"
-    checkpointing: bool = False
-    """Recompute activations in the backward pass: slower, and a fraction of the memory."""
+    checkpointing: bool = False  # recompute activations in the backward pass: slower, and a fraction of the memory
 
-    precision: str = "auto"
-    """Of the model: "auto" (bfloat16 on a GPU that has it, float32 on the CPU), "bfloat16", "float32"."""
+    precision: str = "auto"  # of the model: auto (bfloat16 on a GPU that has it, float32 on the CPU), bfloat16, float32
     workers: int = 14
     log_every: float = 5.0
     evaluate_every: float = 120.0
@@ -132,7 +101,9 @@ class SelectorTrainConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_kind(field.name, getattr(self, field.name), field.default)
-        check_choices(self, CHOICES)
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(str, allowed))}")
         for name, value in dataclasses.asdict(self).items():
             if isinstance(value, int | float) and not (math.isfinite(value) and value >= LEAST.get(name, 0)):
                 raise ValueError(f"{name}={value}: expected {LEAST.get(name, 0)} or more")
@@ -207,13 +178,6 @@ def check_kind(name: str, value: Any, default: Any) -> None:
     kinds: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
     if type(value) not in kinds:
         raise ValueError(f"{name}: {value!r} is a {type(value).__name__}, expected {type(default).__name__}")
-
-
-def check_choices(settings: object, choices: Mapping[str, Sequence[Any]]) -> None:
-    """Each named setting is one of those that are allowed."""
-    for name, allowed in choices.items():
-        if getattr(settings, name) not in allowed:
-            raise ValueError(f"{name}={getattr(settings, name)!r}: expected one of {', '.join(map(str, allowed))}")
 
 
 def is_size(size: Any) -> bool:

@@ -60,12 +60,11 @@ def make_data(config: SelectorTrainConfig, owner: ARRCOCQwen, say: Callable[[str
 
 def _usable(config: SelectorTrainConfig, examples: FileExamples, say: Callable[[str], None]) -> list[int]:
     """Numbers of the examples that have what this stage learns from."""
+    what, instead = "boxes", "use target='attention', or give pseudo_boxes"
     if config.needs_answers:
         what, instead = "answers", "use stage 1 with target='boxes'"
-        numbers = [number for number, row in enumerate(examples.rows) if row.answer]
-    else:
-        what, instead = "boxes", "use target='attention', or give pseudo_boxes"
-        numbers = [number for number, row in enumerate(examples.rows) if row.boxes is not None]
+    has = [bool(row.answer) if config.needs_answers else row.boxes is not None for row in examples.rows]
+    numbers = [number for number, there in enumerate(has) if there]
     if not numbers:
         raise ValueError(f"the examples of {config.data} have no {what}: {instead}")
     if len(numbers) < len(examples):

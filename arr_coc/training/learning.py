@@ -39,32 +39,17 @@ class Team:
         # Without a GPU, Accelerate connects processes only if it is told that they shall use the CPU.
         cpu = device == "cpu" or not torch.cuda.is_available()
         self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")
+        self.count = int(self._accelerator.num_processes)
+        self.index = int(self._accelerator.process_index)  # of this process, from 0
+        self.is_main = bool(self._accelerator.is_main_process)
+        device_here = torch.device(self._accelerator.device)  # Accelerate numbers CPUs, which safetensors does not take
+        self.device = torch.device("cpu") if device_here.type == "cpu" else device_here
         kind = self._accelerator.distributed_type
         if kind not in PLAIN:
             raise ValueError(f"accelerate launch with {kind.value}: a selector is trained with plain processes only")
         launched = int(os.environ.get("WORLD_SIZE", "1"))
         if self.count != launched:  # each would train alone, and all would write into one folder
             raise ValueError(f"WORLD_SIZE={launched}, but {self.count} is connected: start with accelerate launch")
-
-    @property
-    def device(self) -> torch.device:
-        """Accelerate numbers CPUs, which safetensors does not take."""
-        device = torch.device(self._accelerator.device)
-        return torch.device("cpu") if device.type == "cpu" else device
-
-    @property
-    def count(self) -> int:
-        """Number of processes."""
-        return int(self._accelerator.num_processes)
-
-    @property
-    def index(self) -> int:
-        """Number of this process, from 0."""
-        return int(self._accelerator.process_index)
-
-    @property
-    def is_main(self) -> bool:
-        return bool(self._accelerator.is_main_process)
 
     def wrap(self, learner: nn.Module) -> Any:
         """The module to call: its backward pass takes the mean of the gradients over processes."""
@@ -79,8 +64,7 @@ class Team:
         if self.count == 1:
             return list(values)
         here = torch.tensor(values, dtype=torch.float64, device=self.device)
-        added: list[float] = self._accelerator.reduce(here, reduction="sum").tolist()
-        return added
+        return list(self._accelerator.reduce(here, reduction="sum").tolist())
 
     def anyone(self, here: bool) -> bool:
         """Whether it is so in any process. All must call it."""

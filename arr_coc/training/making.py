@@ -114,24 +114,17 @@ def _make_layer(
     config: SelectorTrainConfig, model: Any, base: str, init_from: Path | None
 ) -> tuple[ARRCOCConfig, ARRCOCLayer]:
     """The adapter to go on from, or a fresh one with the sight that the config asks for."""
+    wanted = {name: getattr(config, name) for name in ("sight", "sight_channels", "glance_channels", "pooling")}
     if init_from is not None:
         settings, layer = load_adapter(init_from)
-        for name in ("sight", "sight_channels", "glance_channels", "pooling"):
-            if getattr(settings, name) != getattr(config, name):
-                raise ValueError(
-                    f"{name}={getattr(config, name)!r}, but the adapter to start from has {getattr(settings, name)!r}: "
-                    "use its setting, or start from nothing"
-                )
+        for name, value in wanted.items():
+            if getattr(settings, name) != value:
+                has = f"but the adapter to start from has {getattr(settings, name)!r}"
+                raise ValueError(f"{name}={value!r}, {has}: use its setting, or start from nothing")
         return replace(settings, base_model=base), layer
-    settings = ARRCOCConfig(
-        hidden_dim=model.config.text_config.hidden_size,
-        sight=config.sight,
-        sight_channels=config.sight_channels,
-        glance_channels=config.glance_channels,
-        glance_dim=model.config.vision_config.hidden_size if config.sight == "glance" else 0,
-        pooling=config.pooling,
-        base_model=base,
-    )
+    hidden, glance = model.config.text_config.hidden_size, model.config.vision_config.hidden_size
+    glance_dim = glance if config.sight == "glance" else 0
+    settings = ARRCOCConfig(hidden_dim=hidden, glance_dim=glance_dim, base_model=base, **wanted)
     return settings, ARRCOCLayer.from_config(settings)
 
 
@@ -143,22 +136,18 @@ def expected_memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer)
     plan = Plan(
         model.config,
         how=config.adapt if config.stage == 2 else "none",
-        stage=config.stage,
         batch=config.rows_of(geometry.grid(height, width)) if drawn else config.examples,
         image_side=max(width, height) if drawn else config.longest_side,
         keep=float(config.keeps[1]),
         text_tokens=TEXT_TOKENS,
         dtype=model.dtype,
-        checkpointing=config.checkpointing,
         selector_parameters=sum(p.numel() for p in layer.parameters()),
-        encoding=config.encoding,
         gated=GRADIENT_STRATEGIES[config.strategy].gated,
         answer_tokens=ANSWER_TOKENS,
         rank=config.lora_rank,
         accumulate=config.accumulate > 1,
         questions_per_image=config.questions if drawn else 1,
-        sight=config.sight,
-        glance_channels=config.glance_channels,
+        **{name: getattr(config, name) for name in ("stage", "checkpointing", "encoding", "sight", "glance_channels")},
     )
     return estimate_plan(plan)
 

@@ -232,16 +232,6 @@ def text_layer_bytes(plan: Plan, learns: str) -> float:
     return saved
 
 
-def vision_block_bytes(plan: Plan) -> float:
-    """Saved by one vision block per patch."""
-    vision, s = plan.model_config.vision_config, plan.dtype.itemsize
-    saved = s * (8 * vision.hidden_size + vision.intermediate_size)
-    inputs = 3 * vision.hidden_size + vision.intermediate_size
-    if plan.learns == "lora":
-        return saved + 4 * (inputs + 4 * plan.rank)
-    return saved + (s * inputs if plan.learns == "all" else 0)
-
-
 def vision_saved(plan: Plan) -> tuple[float, float]:
     """(kept of a batch for the backward pass, most on top of it while a block runs) of the vision tower."""
     vision, s = plan.model_config.vision_config, plan.dtype.itemsize
@@ -250,7 +240,8 @@ def vision_saved(plan: Plan) -> tuple[float, float]:
     pixels = s * 3 * vision.temporal_patch_size * vision.patch_size**2
     if plan.learns == "none":  # a pass without gradients: the pixels, and rotary embeddings in fp32 or the MLP
         return 0.0, patches * (pixels + max((24 + 5 * s) * hidden * (s < 4), s * (3 * hidden + 2 * wide)))
-    block, backward = vision_block_bytes(plan), s * (2 * hidden + 2 * wide)
+    inputs = {"lora": 4 * (3 * hidden + wide + 4 * plan.rank), "all": s * (3 * hidden + wide)}
+    block, backward = s * (8 * hidden + wide) + inputs[plan.learns], s * (2 * hidden + 2 * wide)
     # All patch mergers, which LoRA leaves as they are.
     mergers = 1 + (1 + len(vision.deepstack_visual_indexes)) * (3 if plan.how == "all" else 1)
     ends = s * hidden * mergers + (pixels if plan.learns == "all" else 0)

@@ -44,7 +44,7 @@ class Draw:
     soft_BHW: Tensor  # relevance after the tensions; 1 where it is not finite
     open_B: Tensor  # whether there is a choice: finite, and a budget short of every cell
     k_B: Tensor
-    generator: torch.Generator | None
+    generator: torch.Generator
     progress: float
 
     @property
@@ -71,17 +71,11 @@ class Strategy:
     """Whether kept tokens are to be multiplied by `straight_through_gate(soft)`: the config's `straight_through`."""
 
     def draw(
-        self,
-        judgement: Judgement,
-        k_B: Tensor,
-        allocator: TokenAllocator,
-        generator: torch.Generator | None = None,
-        progress: float = 0.0,
+        self, judgement: Judgement, k_B: Tensor, allocator: TokenAllocator, generator: torch.Generator, progress: float
     ) -> Drawn:
         """Choose k cells of each image. `progress` goes from 0 at the start of training to 1 at its end.
 
-        Rows that are not finite keep every cell, as in the allocator. The generator must be on the judgement's device;
-        None uses torch's own.
+        Rows that are not finite keep every cell, as in the allocator. The generator must be on the judgement's device.
         """
         settled: Allocation = allocator(judgement.balance.relevance_BHW, judgement.balance.tensions_BT, k_B)
         finite_B = settled.strategy_B != NOT_FINITE
@@ -172,10 +166,9 @@ class Reinforce(Strategy):
         assert drawn.log_prob_B is not None
         assert drawn.log_prob_B.shape == loss_B.shape, "one choice per answer: one grid, one image per question"
         reward_B = right_B.detach().float()
-        usual, now = self.baseline, reward_B.mean().item()
-        if not self.updates:
-            usual = self.baseline = now
-        self.baseline = MOMENTUM * self.baseline + (1 - MOMENTUM) * now
+        now = reward_B.mean().item()
+        usual = self.baseline if self.updates else now
+        self.baseline = MOMENTUM * usual + (1 - MOMENTUM) * now
         self.updates += 1
         kept_B = drawn.allocation.keep_BHW.flatten(1).sum(-1)
         credit_B = (reward_B - usual) * drawn.log_prob_B / kept_B
@@ -257,7 +250,7 @@ def relevance_after_tensions(judgement: Judgement) -> Tensor:
     return soften(relevance_BHW, suppress_neighbours(relevance_BHW, diversify_B), explore_B)
 
 
-def add_gumbel(logits_BN: Tensor, generator: torch.Generator | None) -> Tensor:
+def add_gumbel(logits_BN: Tensor, generator: torch.Generator) -> Tensor:
     """Logits with Gumbel noise: their k highest are k draws without replacement, in the order drawn."""
     wait_BN = torch.empty_like(logits_BN).exponential_(generator=generator)
     return logits_BN - wait_BN.clamp(min=torch.finfo(wait_BN.dtype).tiny).log()

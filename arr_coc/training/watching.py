@@ -5,7 +5,6 @@ R questions, H W grid of cells, N = H * W.
 
 import importlib.util
 import json
-import multiprocessing
 import textwrap
 import time
 from collections.abc import Callable
@@ -36,18 +35,14 @@ class Clock:
         """`spent` are the seconds of training that an earlier part of the run, before a stop, has used."""
         self.steps, self.seconds, self.spent = steps, seconds, spent
         self.started, self.ends = time.monotonic(), launched + seconds - spent
-        self.shared: Any = multiprocessing.Value("d", 0.0) if seconds else None
 
     def start(self) -> None:
         """Progress counts from here: compiling is over."""
         self.started = time.monotonic()
 
     def progress(self, step: int) -> float:
-        """0 at the first step, 1 at the end; also told to the data workers."""
-        if not self.seconds:
-            return step / self.steps
-        self.shared.value = self.trained() / max(1.0, self.spent + self.ends - self.started)
-        return float(self.shared.value)
+        """0 at the first step, 1 at the end."""
+        return self.trained() / max(1.0, self.spent + self.ends - self.started) if self.seconds else step / self.steps
 
     def trained(self) -> float:
         """Seconds of training so far, those before a stop included."""

@@ -30,7 +30,7 @@ from arr_coc.files import write_json
 from arr_coc.qwen.first_look import spread_over
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Judgement, TexturePyramid
-from arr_coc.selectors.look_twice import STEEPNESS, LookTwiceSelector
+from arr_coc.selectors.look_twice import LookTwiceSelector
 
 EXPONENTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # of information
 BUDGETS = (0.06, 0.1, 0.25)  # shares KEPT
@@ -189,9 +189,7 @@ def sinks(owner: ARRCOCQwen, pictures: Sequence[Picture], keep: float) -> list[d
     """Accuracy of sparse answers with so many sinks of so many times the most attention."""
     plain = build(owner, ["look_twice"])["look_twice"]
     assert isinstance(plain, LookTwiceSelector)
-    assert plain.first_look is not None
-    information, perspectival, _ = plain.exponents
-    planted = PlantedSelector(owner.config, plain.first_look, information, perspectival, STEEPNESS).to(owner.device)
+    planted = PlantedSelector(owner.config).to(owner.device)
     engine = FastEngine(owner, {"look_twice": planted}, 96)
     parts = [make_batch(owner, part) for part in batches(pictures, CELLS_AT_ONCE, owner.geometry.cell)]
     rows: list[dict[str, Any]] = []

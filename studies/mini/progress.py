@@ -1,10 +1,26 @@
-"""One line about where the training of mini stands."""
+"""Where the training of mini stands: a clock that the data workers see, and one line."""
 
 import math
+import multiprocessing
+from typing import Any
 
 from arr_coc.training.watching import Clock, Report
 from studies.mini.config import MiniTrainConfig
 from studies.mini.step import Losses
+
+
+class SharedClock(Clock):
+    """A clock that also tells the data workers, which draw by progress."""
+
+    def __init__(self, steps: int, seconds: float, launched: float, spent: float = 0.0) -> None:
+        super().__init__(steps, seconds, launched, spent)
+        self.shared: Any = multiprocessing.Value("d", 0.0) if seconds else None
+
+    def progress(self, step: int) -> float:
+        found = super().progress(step)
+        if self.shared is not None:
+            self.shared.value = found
+        return found
 
 
 def log_step(

@@ -36,7 +36,7 @@ from studies.mini.dense_head import HEAD, load_head, save_head
 from studies.mini.evaluation import dense_rows, outcomes, sparse_rows
 from studies.mini.model import copy_assets, count_parameters, mini_config, new_model
 from studies.mini.profiling import profile_steps
-from studies.mini.progress import log_step
+from studies.mini.progress import SharedClock, log_step
 from studies.mini.shards import export_weights, load_weights
 from studies.mini.step import Learner
 from studies.outcomes import by_group, summary
@@ -66,7 +66,7 @@ def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], Non
     turns = Turns(tokenizer)
     resumed = newest_checkpoint(places.checkpoints)
     state: dict[str, Any] = resumable(resumed, config) if resumed else {"step": 0, "trained": 0.0}
-    step, clock = int(state["step"]), Clock(config.steps, config.seconds, launched, state["trained"])
+    step, clock = int(state["step"]), SharedClock(config.steps, config.seconds, launched, state["trained"])
     last = 10**9 if config.seconds else -(-config.steps // len(USES))
     batches = MiniBatches(config, turns, clock.shared)
     # Workers fork here, before anything touches the GPU.

@@ -20,7 +20,7 @@ from arr_coc.attending import choose_cells
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import QuestionTokens
-from arr_coc.selectors.base import Selector, View, register
+from arr_coc.selectors.base import SELECTORS, Selector, View
 from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, likeness, unit
 
 WIDTH, HEADS = 160, 4
@@ -133,8 +133,10 @@ class RivalSelector(FieldSelector):
         return Pick(greedy(order, k_B, cells, cells * (cells + 2 * width)))
 
 
-@register("rival")
 def make(config: ARRCOCConfig, layer: ARRCOCLayer, path: str = "", diversity: float = 0.0) -> Selector:
     if not path:
         raise ValueError("selector 'rival' is trained: give its weights, as in rival:path=runs/rival")
     return RivalSelector(config, load_rival(Path(path)), diversity)
+
+
+SELECTORS["rival"] = make

@@ -88,7 +88,7 @@ def load_subject(
     shape = name.removeprefix(SHAPE)
     if shape not in SHAPES:
         raise ValueError(f"shape {shape!r}: known shapes are {', '.join(SHAPES)}")
-    stock = build_shape(shape, on, kind, seed=0)
+    stock = build_shape(shape, on, kind, 0)
     return Subject(name, stock, {sight: random_owner(stock, sight) for sight in sights})
 
 
@@ -118,14 +118,9 @@ def make_inputs(stock: Any, case: Case, text: int, seed: int = 0) -> dict[str, T
     special = {config.image_token_id, config.video_token_id, config.vision_start_token_id, config.vision_end_token_id}
     free = torch.tensor([one for one in range(min(1000, config.text_config.vocab_size)) if one not in special])
     words_BT = free[torch.randint(0, len(free), (case.batch, text - 2), generator=generator)]
-
-    def column(token: int, width: int = 1) -> Tensor:
-        return torch.full((case.batch, width), token)
-
     lead = min(4, words_BT.shape[1] // 2)
-    marks = (column(config.vision_start_token_id), column(config.vision_end_token_id))
-    image = (marks[0], column(config.image_token_id, case.tokens), marks[1])
-    ids = torch.cat([words_BT[:, :lead], *image, words_BT[:, lead:]], dim=1)
+    image = [config.vision_start_token_id, *[config.image_token_id] * case.tokens, config.vision_end_token_id]
+    ids = torch.cat([words_BT[:, :lead], torch.tensor(image).expand(case.batch, -1), words_BT[:, lead:]], dim=1)
     asked = torch.zeros_like(ids, dtype=torch.bool)
     asked[:, lead + case.tokens + 2 :] = True
     patches = case.side // vision.patch_size

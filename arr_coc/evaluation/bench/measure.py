@@ -86,15 +86,12 @@ def measure(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> dict[str
         recorded = None if way.recordings is None else asdict(way.recordings)
         del way
     row = {**describe(subject, case, inputs), **summarize(times), "peak_mb": peak.total, "peak_above_mb": peak.above}
-    decode = measure_decode(subject, case, inputs) if case.decode else None
+    decode = None
+    if case.decode:  # ms per token after the first: the median of a few generations, the first of which does not count
+        with torch.no_grad():
+            way = way_of(subject, case, inputs)
+            decode = statistics.median([way.decode() for _ in range(1 + DECODES)][1:])
     return {**row, "decode_ms": decode, "recordings": recorded}
-
-
-def measure_decode(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> float:
-    """Milliseconds per token after the first: the median of a few generations, the first of which does not count."""
-    with torch.no_grad():
-        way = way_of(subject, case, inputs)
-        return statistics.median([way.decode() for _ in range(1 + DECODES)][1:])
 
 
 def describe(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> dict[str, Any]:

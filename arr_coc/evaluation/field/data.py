@@ -118,11 +118,21 @@ def is_small_text(scene: Scene, question: Question) -> bool:
     return bool(held) and max(held) <= SMALL_TEXT_PX
 
 
-def file_pictures(
-    spec: str, questions: int, seed: int, metric: str | None, say: Callable[[str], None]
+def read_pictures(
+    spec: str, questions: int, side: int, seed: int, metric: str | None, say: Callable[[str], None]
 ) -> list[Picture]:
-    """About `questions` questions of local files: whole images in a shuffled order, the last one cut short."""
+    """The pictures that a dataset's text names, with about so many questions in all; `side` is of scenes alone.
+
+    Of files, whole images in a shuffled order, the last one cut short.
+    """
+    if questions < 1:
+        raise ValueError(f"{questions} questions: ask at least one")
     kind = spec.partition(":")[0]
+    if kind not in FORMS:
+        raise ValueError(f"unknown dataset {spec!r}: use {', '.join(FORMS.values())}")
+    if kind == "scenes":
+        parse_source(spec)  # it takes nothing behind a colon
+        return scene_pictures(questions, side, seed)
     if metric is not None and metric not in METRICS:
         raise ValueError(f"metric {metric!r}: expected one of {', '.join(METRICS)}")
     examples = read_source(spec)
@@ -151,21 +161,6 @@ def _share(box: Sequence[float], size: tuple[int, int]) -> Share:
 
 def _read(image: FileImage) -> np.ndarray:
     return np.array(read_image(image.path))
-
-
-def read_pictures(
-    spec: str, questions: int, side: int, seed: int, metric: str | None, say: Callable[[str], None]
-) -> list[Picture]:
-    """The pictures that a dataset's text names; `side` is of scenes alone."""
-    if questions < 1:
-        raise ValueError(f"{questions} questions: ask at least one")
-    kind = spec.partition(":")[0]
-    if kind not in FORMS:
-        raise ValueError(f"unknown dataset {spec!r}: use {', '.join(FORMS.values())}")
-    if kind == "scenes":
-        parse_source(spec)  # it takes nothing behind a colon
-        return scene_pictures(questions, side, seed)
-    return file_pictures(spec, questions, seed, metric, say)
 
 
 def batches(pictures: Sequence[Picture], cells: int, cell: int) -> Iterator[list[Picture]]:
@@ -238,14 +233,14 @@ def anls(given: str, answers: Sequence[str]) -> float:
 
 def relaxed(given: str, answers: Sequence[str]) -> float:
     """Charts: a number may be off by 5 % of the expected one."""
-    return float(any(_relaxed(given, answer) for answer in answers))
 
+    def fits(answer: str) -> bool:
+        have, want = _number(given), _number(answer)
+        if have is None or want is None:
+            return _plain(given) == _plain(answer)
+        return abs(have - want) <= RELAXED * abs(want)
 
-def _relaxed(given: str, answer: str) -> bool:
-    have, want = _number(given), _number(answer)
-    if have is None or want is None:
-        return _plain(given) == _plain(answer)
-    return have == want if want == 0 else abs(have - want) <= RELAXED * abs(want)
+    return float(any(map(fits, answers)))
 
 
 def _number(text: str) -> float | None:

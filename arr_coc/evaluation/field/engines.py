@@ -13,7 +13,7 @@ nobody shared it.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,12 +42,6 @@ class Outcome:
     tokens: list[int]  # visual tokens that the language model was given
     prompts: list[tuple[int, ...]]  # token ids that it was given, image tokens left out
     time_ms: dict[str, float]  # of one question: select, vision, prefill, decode
-
-
-class Engine(Protocol):
-    """Answers a batch with a method."""
-
-    def run(self, batch: Batch, method: Method) -> Outcome: ...
 
 
 class FastEngine:
@@ -90,7 +84,7 @@ class FastEngine:
         self, batch: Batch, method: Method, allocation: Allocation | None, kept: list[list[int]], stopwatch: Stopwatch
     ) -> tuple[Seen, Tensor, float]:
         """The visual tokens of each different choice, the choice of each row, and ms of the ViT per question."""
-        taken = allocation if isinstance(allocation, Taken) else None
+        taken, geometry = allocation if isinstance(allocation, Taken) else None, self.owner.geometry
         # Merged tokens are made of all cells; but for the same image and kept cells they are made alike only where the
         # method is blind to the question, which the methods that merge are.
         numbers: dict[tuple[int, ...], int] = {}
@@ -103,9 +97,13 @@ class FastEngine:
         if small != batch.grid:
             seen, vision_ms = self._see_small(batch, small, image_U, stopwatch)
         elif method.encoding == "sparse" and allocation is not None:
-            looker = replace(self.owner.looker(), selector=self.selectors[method.selector])
+            looker, context = replace(self.owner.looker(), selector=self.selectors[method.selector]), None
             with stopwatch.part("vision"):
-                context = self._context(batch, looker.context_grid(batch.grid, cells_UK.shape[1]), image_U)
+                copy = looker.context_grid(batch.grid, cells_UK.shape[1])
+                if copy is not None:  # small copies that kept windows attend to, and where their patches stand
+                    rows_BPX = vision.glance_rows(batch.pixels()[0], copy, geometry)
+                    places = vision.under_centres(copy, batch.grid, geometry.merge, self.owner.device)
+                    context = self._frames(rows_BPX)[image_U], places
                 patches = self._frames(batch.pixel_values.unflatten(0, (batch.images, -1)))[image_U]
                 seen = batched.encode_vision(self.model, patches, batch.grid, cells_UK, context)
             vision_ms = stopwatch.milliseconds()["vision"] / len(first)
@@ -115,15 +113,6 @@ class FastEngine:
             merged = None if weights is None else torch.stack([weights[row] for row in first])
             seen = _cut(features, image_U, cells_UK, merged, batch.grid)
         return seen, unique, vision_ms
-
-    def _context(self, batch: Batch, small: tuple[int, int] | None, image_U: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Small copies that kept windows attend to, and where their patches stand."""
-        if small is None:
-            return None
-        geometry = self.owner.geometry
-        rows_BPX = vision.glance_rows(batch.pixels()[0], small, geometry)
-        places = vision.under_centres(small, batch.grid, geometry.merge, self.owner.device)
-        return self._frames(rows_BPX)[image_U], places
 
     def _see_small(
         self, batch: Batch, small: tuple[int, int], image_U: Tensor, stopwatch: Stopwatch
@@ -259,3 +248,6 @@ def rows_features(features: Any, batch: Batch) -> Any:
     copied.pooler_output = tuple(features.pooler_output[image] for image in images)
     copied.deepstack_features = [tuple(level[image] for image in images) for level in features.deepstack_features]
     return copied
+
+
+Engine = FastEngine | PlainEngine

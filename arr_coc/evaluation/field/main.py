@@ -5,19 +5,22 @@ size, a file of samples with a line per answer. Rows of other datasets and sizes
 """
 
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from arr_coc.config import Keep
-from arr_coc.evaluation.field.data import Picture, ids_of, read_pictures
+from arr_coc.evaluation.field.batch import make_batch
+from arr_coc.evaluation.field.data import Picture, batches, ids_of, read_pictures
 from arr_coc.evaluation.field.engines import Engine, FastEngine, PlainEngine
 from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
-from arr_coc.evaluation.field.run import Samples, run_field
+from arr_coc.evaluation.field.run import Samples, unit
 from arr_coc.evaluation.field.table import Row, add_oracle, add_tests, base_row, check_counts, check_prompts
 from arr_coc.files import fingerprint, read_json_object, write_json
 from arr_coc.qwen.loading import find_adapter, resolve
@@ -97,11 +100,40 @@ class Bench:
             "cells_at_once": self.cells_at_once,
         }
 
+    def _answer(self, pictures: Sequence[Picture], methods: Sequence[Method], samples: Samples) -> None:
+        """Fill `samples` with every method's answers; what is there already is not run again.
+
+        On a terminal a bar, if wanted, shows the answers and the time left.
+        """
+        parts, warm = list(batches(pictures, self.cells_at_once, self.owner.geometry.cell)), False
+        total = len(methods) * sum(len(ids_of(part)) for part in parts)
+        hidden = None if self.options.bar else True  # None: where nobody sees it
+        with tqdm(total=total, unit=" answers", disable=hidden, file=sys.stderr, smoothing=0.05) as shown:
+            for part in parts:
+                ids = [name for name, _, _ in ids_of(part)]
+                waiting = [method for method in methods if not samples.has(method, ids)]
+                shown.update((len(methods) - len(waiting)) * len(ids))
+                if waiting and not warm:
+                    self._warm_up(part[0], waiting)
+                    warm = True
+                batch = make_batch(self.owner, part) if waiting else None
+                for method in waiting:
+                    assert batch is not None
+                    samples.add(unit(batch, method, self.engine_of(method)))
+                    shown.update(len(ids))
+
+    def _warm_up(self, picture: Picture, methods: Sequence[Method]) -> None:
+        """One question for every selector and encoding, not counted: the first call of anything is slow."""
+        first = {(method.selector, method.encoding): method for method in reversed(methods)}
+        batch = make_batch(self.owner, [replace(picture, queries=picture.queries[:1])])
+        for method in first.values():
+            self.engine_of(method).run(batch, method)
+
     def rows(
         self, pictures: Sequence[Picture], methods: Sequence[Method], samples: Samples, about: Row
     ) -> dict[Method, Row]:
         """Run what is missing, check that the comparison is fair, and sum it up."""
-        run_field(self.owner, pictures, methods, self.engine_of, samples, self.cells_at_once, self.options.bar)
+        self._answer(pictures, methods, samples)
         questions = [name for name, _, _ in ids_of(pictures)]
         table = {method.key: samples.records[method.key] for method in methods}
         check_prompts(table)

@@ -1,23 +1,19 @@
-"""Runs methods over batches, and writes a line per answer as it goes: a run that was killed goes on from there.
+"""What a method answered to a batch, a line per answer, and the file of all: a run that was killed goes on from there.
 
 A unit is one method on one batch. Its lines are written together; what is left of a unit that was cut is thrown away.
 """
 
 import json
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm  # type: ignore[import-untyped]
 
-from arr_coc.evaluation.field.batch import Batch, make_batch, prompt_digest
-from arr_coc.evaluation.field.data import Picture, Record, batches, found_evidence, ids_of, score
+from arr_coc.evaluation.field.batch import Batch, prompt_digest
+from arr_coc.evaluation.field.data import Record, found_evidence, score
 from arr_coc.evaluation.field.engines import Engine, Outcome
 from arr_coc.evaluation.field.methods import Method
-from arr_coc.qwen.model import ARRCOCQwen
 
 Answered = dict[str, dict[str, Record]]  # per method, per question
 
@@ -25,7 +21,8 @@ Answered = dict[str, dict[str, Record]]  # per method, per question
 def read_samples(path: Path, then: str) -> tuple[dict[str, Any], Answered, int]:
     """What was asked of which model, the answers, and where the last whole line ends; `then` says what else to do."""
     whole = path.read_bytes()
-    end, records = whole.rfind(b"\n") + 1, dict[str, dict[str, Record]]()  # a last line may be cut short by a kill
+    end = whole.rfind(b"\n") + 1  # a last line may be cut short by a kill
+    records: Answered = {}
     try:
         first, *lines = (json.loads(line) for line in whole[:end].splitlines())
         for record in lines:
@@ -70,48 +67,6 @@ class Samples:
             file.write("".join(json.dumps(record) + "\n" for record in new))
         for record in new:
             self.records.setdefault(record["method"], {})[record["question"]] = record
-
-
-def run_field(
-    owner: ARRCOCQwen,
-    pictures: Sequence[Picture],
-    methods: Sequence[Method],
-    engine_of: Callable[[Method], Engine],
-    samples: Samples,
-    cells: int,
-    bar: bool = True,
-) -> None:
-    """Fill `samples` with every method's answers, so many cells at once; what is there already is not run again.
-
-    On a terminal a bar, if wanted, shows the answers and the time left.
-    """
-    parts = list(batches(pictures, cells, owner.geometry.cell))
-    total = len(methods) * sum(len(ids_of(part)) for part in parts)
-    warm = False
-    hidden = None if bar else True  # None: where nobody sees it
-    with tqdm(total=total, unit=" answers", disable=hidden, file=sys.stderr, smoothing=0.05) as shown:
-        for part in parts:
-            ids = [name for name, _, _ in ids_of(part)]
-            waiting = [method for method in methods if not samples.has(method, ids)]
-            shown.update((len(methods) - len(waiting)) * len(ids))
-            if waiting and not warm:
-                _warm_up(owner, part, waiting, engine_of)
-                warm = True
-            batch = make_batch(owner, part) if waiting else None
-            for method in waiting:
-                assert batch is not None
-                samples.add(unit(batch, method, engine_of(method)))
-                shown.update(len(ids))
-
-
-def _warm_up(
-    owner: ARRCOCQwen, part: Sequence[Picture], methods: Sequence[Method], engine_of: Callable[[Method], Engine]
-) -> None:
-    """One question for every selector and encoding, not counted: the first call of anything is slow."""
-    first = {(method.selector, method.encoding): method for method in reversed(methods)}
-    batch = make_batch(owner, [replace(part[0], queries=part[0].queries[:1])])
-    for method in first.values():
-        engine_of(method).run(batch, method)
 
 
 def unit(batch: Batch, method: Method, engine: Engine) -> list[Record]:

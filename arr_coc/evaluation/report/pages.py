@@ -82,17 +82,14 @@ class Table(Block):
 
     @classmethod
     def of(
-        cls, heads: Sequence[str], rows: Sequence[Sequence[Cell | str]], wide_words: bool = False, ours: str = ""
+        cls, heads: Sequence[str], rows: Sequence[Sequence[Cell | str]], wide_words: bool = False, ours: str = "\n"
     ) -> "Table":
         """From texts and cells; lines whose first text starts with `ours` are marked."""
-        made = []
-        for row in rows:
-            assert len(row) == len(heads), f"{len(row)} cells under {len(heads)} heads"
-            cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
-            if ours and cells[0].text.startswith(ours):
-                cells[0] = Cell(cells[0].text, OURS)
-            made.append(tuple(cells))
-        return cls(tuple(heads), tuple(made), wide_words)
+        cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+        assert all(len(row) == len(heads) for row in cells), f"a line has other than {len(heads)} cells"
+        named = [Cell(row[0].text, OURS) if row[0].text.startswith(ours) else row[0] for row in cells]
+        made = tuple((first, *row[1:]) for first, row in zip(named, cells, strict=True))
+        return cls(tuple(heads), made, wide_words)
 
     def markdown(self) -> str:
         return "\n".join(markdown_table(self.heads, [[cell.marked() for cell in row] for row in self.rows]))
@@ -114,14 +111,10 @@ class Illustration:
     data: bytes
     dark: bytes | None = None
 
-    @property
-    def dark_name(self) -> str:
-        stem, _, ending = self.name.rpartition(".")
-        return f"{stem}-dark.{ending}"
-
     def files(self) -> dict[str, bytes]:
         """What lies beside the Markdown."""
-        return {self.name: self.data} | ({} if self.dark is None else {self.dark_name: self.dark})
+        stem, _, ending = self.name.rpartition(".")
+        return {self.name: self.data} | ({} if self.dark is None else {f"{stem}-dark.{ending}": self.dark})
 
     def beside(self, width: str) -> str:
         """In Markdown, `width` of the page wide."""
@@ -217,20 +210,17 @@ def escaped(text: str) -> str:
 
 
 def to_html(blocks: Sequence[Block]) -> str:
-    title = next(block.text for block in blocks if isinstance(block, Heading) and block.level == 1)
+    heads = [block for block in blocks if isinstance(block, Heading)]
+    title = next(head.text for head in heads if head.level == 1)
+    links = (f'<a href="#{_anchor(one.text)}">{html.escape(one.text)}</a>' for one in heads if one.level == 2)
+    contents = f"\n<nav>{' '.join(links)}</nav>"
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    body = "\n".join(block.html() + (_contents(blocks) if block == Heading(title, 1) else "") for block in blocks)
+    body = "\n".join(block.html() + (contents if block == Heading(title, 1) else "") for block in blocks)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
-
-
-def _contents(blocks: Sequence[Block]) -> str:
-    heads = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
-    links = (f'<a href="#{_anchor(text)}">{html.escape(text)}</a>' for text in heads)
-    return f"\n<nav>{' '.join(links)}</nav>"
 
 
 def _anchor(text: str) -> str:

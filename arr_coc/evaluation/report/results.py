@@ -114,12 +114,10 @@ def read_document(path: Path, known: KnownFile) -> dict[str, Any]:
         raise ValueError(f"{path}: not JSON ({error}); {again}") from None
     if not isinstance(document, dict):
         raise ValueError(f"{path}: expected a JSON object; {again}")
-    rows = document.get("rows", []) if known.row_keys else []
-    if not isinstance(rows, list):
+    if known.row_keys and not isinstance(document.get("rows", []), list):
         raise ValueError(f"{path}: rows is not a list; {again}")
-    for number, row in enumerate(rows, start=1):
-        missing = [key for key in known.row_keys if not isinstance(row, dict) or key not in row]
-        if missing:
+    for number, row in enumerate(document.get("rows", []) if known.row_keys else [], start=1):
+        if missing := [key for key in known.row_keys if not isinstance(row, dict) or key not in row]:
             raise ValueError(f"{path}: row {number} lacks {', '.join(missing)}; {again}")
     return document
 
@@ -178,21 +176,17 @@ def entries_of(rows: Iterable[Row]) -> list[Entry]:
 
 def _entry(key: tuple[Any, ...], members: Sequence[Row]) -> Entry:
     """Means of the members; of chance's seeds the widest limits and the largest p, so that nothing looks surer."""
-    place, selector, encoding, keep = key
-    first, known = members[0], [row for row in members if row["ci95"] is not None]
-    times = [row["time_ms"] for row in members]
-    shares = [row.get("families", {}) for row in members]
+    known = [row["ci95"] for row in members if row["ci95"] is not None]
+    times, shares = [row["time_ms"] for row in members], [row.get("families", {}) for row in members]
     families = sorted({name for one in shares for name in one})
+    place, selector, encoding, keep = key
     return Entry(
-        place,
-        selector,
-        encoding,
-        keep,
-        trained=bool(first["trained"]),
-        questions=first["n"],
+        *(place, selector, encoding, keep),
+        trained=bool(members[0]["trained"]),
+        questions=members[0]["n"],
         accuracy=_mean(row["accuracy"] for row in members),
-        low=min((row["ci95"][0] for row in known), default=None),
-        high=max((row["ci95"][1] for row in known), default=None),
+        low=min((low for low, _ in known), default=None),
+        high=max((high for _, high in known), default=None),
         gain=_mean((row.get("gain_vs_arr_coc") or {}).get("mean") for row in members),
         p=max((row["p_vs_arr_coc"] for row in members if row.get("p_vs_arr_coc") is not None), default=None),
         recall=_mean(row.get("recall") for row in members),

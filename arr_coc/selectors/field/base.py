@@ -7,10 +7,8 @@ Scores are in fp32 whatever the model's dtype, and every image is picked from al
 With k = N every cell is kept as it is. Scores that are not finite keep everything, and say so.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +18,7 @@ from arr_coc.attending import TokenAllocator, choose_cells
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import NOT_FINITE, RELEVANCE, WHOLE_BUDGET, Allocation, Balance, Judgement
-from arr_coc.selectors.base import Selector, View, register
+from arr_coc.selectors.base import Selector, View
 from arr_coc.timing import Stopwatch
 
 HELD = {"cpu": 8 * 2**20, "cuda": 256 * 2**20}  # bytes that a part of a batch may hold: a CPU's cache, a GPU's memory
@@ -56,19 +54,6 @@ class Taken(Allocation):
         return self.method if plain else Allocation.strategy(self, index)
 
 
-def registered(method: type["FieldSelector"]) -> type["FieldSelector"]:
-    """Make a method available by its name; its settings are what its constructor takes beside the config."""
-    first, *settings = inspect.signature(method).parameters.values()
-
-    def make(config: ARRCOCConfig, layer: ARRCOCLayer, **given: Any) -> Selector:
-        return method(config, **given)
-
-    layer = inspect.Parameter("layer", first.kind)
-    make.__signature__ = inspect.Signature([first, layer, *settings])  # type: ignore[attr-defined]
-    register(method.name)(make)
-    return method
-
-
 class FieldSelector(Selector):
     """A method of the field, written from its specification. Subclasses score, and may pick in their own way."""
 
@@ -78,7 +63,7 @@ class FieldSelector(Selector):
     reads_tokens = False
     gives_relevance = False
 
-    def __init__(self, config: ARRCOCConfig) -> None:
+    def __init__(self, config: ARRCOCConfig, layer: ARRCOCLayer | None = None) -> None:
         super().__init__(TokenAllocator(config.min_tokens, config.max_tokens))
 
     def score(self, view: View) -> Tensor:

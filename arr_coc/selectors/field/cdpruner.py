@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig
+from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import QuestionTokens
-from arr_coc.selectors.base import View
-from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, in_parts, likeness, registered, stretch, unit
+from arr_coc.selectors.base import View, registered
+from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, in_parts, likeness, stretch, unit
 
 LEAST = 1e-10  # what is left of a cell is never taken for less
 OFFSET = 1e-6  # keeps the least relevant cell's weight above zero
@@ -77,7 +78,7 @@ class CDPrunerSelector(FieldSelector):
     reason = "cells that differ from each other and suit the question"
     reads_tokens = True
 
-    def __init__(self, config: ARRCOCConfig, theta: float = 0.5) -> None:
+    def __init__(self, config: ARRCOCConfig, layer: ARRCOCLayer | None = None, theta: float = 0.5) -> None:
         super().__init__(config)
         if not 0 <= theta <= 1:
             raise ValueError(f"theta={theta}: expected the weight of relevance, in [0, 1]")

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.selectors.base import View
-from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, in_parts, likeness, registered, unit
+from arr_coc.selectors.base import View, registered
+from arr_coc.selectors.field.base import FieldSelector, Pick, at, greedy, in_parts, likeness, unit
 
 ROUNDING = 1e-6  # a cosine distance under this is none: equal tokens differ by rounding alone
 

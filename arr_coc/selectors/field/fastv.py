@@ -10,8 +10,9 @@ adds to deeper layers: 3 on Qwen3-VL. New tokens see dropped ones in the first K
 from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig
-from arr_coc.selectors.base import View
-from arr_coc.selectors.field.base import FieldSelector, registered
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.selectors.base import View, registered
+from arr_coc.selectors.field.base import FieldSelector
 
 AFTER = 2  # decoder layers that see every token, at least
 
@@ -28,7 +29,7 @@ class FastVSelector(FieldSelector):
     reason = "the cells that the language model attends to after its first layers"
     reads_tokens = True
 
-    def __init__(self, config: ARRCOCConfig, after: int = AFTER) -> None:
+    def __init__(self, config: ARRCOCConfig, layer: ARRCOCLayer | None = None, after: int = AFTER) -> None:
         super().__init__(config)
         if after < 1:
             raise ValueError(f"after={after}: expected at least 1, the number of decoder layers that see every token")

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import kept_indices
-from arr_coc.selectors.base import View
-from arr_coc.selectors.field.base import FieldSelector, Pick, greedy, in_parts, likeness, registered, unit
+from arr_coc.selectors.base import View, registered
+from arr_coc.selectors.field.base import FieldSelector, Pick, greedy, in_parts, likeness, unit
 
 WORD_TEMPERATURE = 0.02
 CELL_TEMPERATURE = 0.2

@@ -14,16 +14,11 @@ from torch import Tensor
 
 from arr_coc.attending import choose_cells, kept_indices
 from arr_coc.config import ARRCOCConfig
-from arr_coc.selectors.base import View
-from arr_coc.selectors.field.base import FieldSelector, Pick, in_parts, registered, unit
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.selectors.base import View, registered
+from arr_coc.selectors.field.base import FieldSelector, Pick, in_parts, unit
 
 CONTEXTUAL = 10 / 64  # share of the budget that is merged tokens
-
-
-def split_budget(k: int, share: float) -> tuple[int, int]:
-    """Numbers of dominant and of contextual tokens, k in all, the dominant at least one."""
-    contextual = min(k - 1, int(k * share + 0.5))
-    return k - contextual, contextual
 
 
 def targets_of(dominant_BN: Tensor, contextual_B1: Tensor, most: int) -> Tensor:
@@ -78,7 +73,7 @@ class VisionZipSelector(FieldSelector):
     reads_tokens = True
     reads_received = True
 
-    def __init__(self, config: ARRCOCConfig, contextual: float = CONTEXTUAL) -> None:
+    def __init__(self, config: ARRCOCConfig, layer: ARRCOCLayer | None = None, contextual: float = CONTEXTUAL) -> None:
         super().__init__(config)
         if not 0 <= contextual < 1:
             raise ValueError(f"contextual={contextual}: expected the share of merged tokens, in [0, 1)")
@@ -91,7 +86,7 @@ class VisionZipSelector(FieldSelector):
     def pick(self, view: View, scores_BN: Tensor, k_B: Tensor) -> Pick:
         assert view.keys_BNd is not None
         budgets, device = k_B.tolist(), scores_BN.device
-        contextual = [split_budget(k, self.contextual)[1] for k in budgets]
+        contextual = [min(k - 1, int(k * self.contextual + 0.5)) for k in budgets]  # at least one is dominant
         keep_BN = choose_cells(scores_BN, k_B - torch.tensor(contextual, device=device))
         weights: list[Tensor] = []
         cells, size = view.keys_BNd.shape[1:]
