@@ -103,9 +103,10 @@ class FastEngine:
         elif method.encoding == "sparse" and allocation is not None:
             cells_UK = torch.tensor([kept[row] for row in first], device=device)
             looker = replace(self.owner.looker(), selector=self.selectors[method.selector])
+            rows_BPX = batch.pixel_values.unflatten(0, (batch.images, -1))
             with stopwatch.part("vision"):
                 context = self._context(looked, looker.context_grid(batch.grid, cells_UK.shape[1]), image_U)
-                seen = encode_vision(self.model, self._patches(batch)[image_U], batch.grid, cells_UK, context)
+                seen = encode_vision(self.model, rows_BPX[image_U], batch.grid, cells_UK, context)
             vision_ms = stopwatch.milliseconds()["vision"] / len(first)
         else:
             features, vision_ms = dense_features(self.owner, looked), looked.features_ms
@@ -127,7 +128,7 @@ class FastEngine:
         geometry, device = self.owner.geometry, self.owner.device
         rows_BPX = vision.glance_rows(pixels_of(self.owner, looked), small, geometry)
         places = vision.under_centres(small, looked.batch.grid, geometry.merge, device)
-        return self._frames(rows_BPX)[image_U], places
+        return rows_BPX[image_U], places
 
     def _see_small(
         self, looked: KnownBatch, small: tuple[int, int], image_U: Tensor, stopwatch: Stopwatch
@@ -136,19 +137,10 @@ class FastEngine:
         pixels_B3hw, batch, geometry = pixels_of(self.owner, looked), looked.batch, self.owner.geometry
         with stopwatch.part("vision"):
             images = torch.stack([vision.resize(image, small, geometry.cell) for image in pixels_B3hw])
-            seen = encode_vision(self.model, self._frames(vision.patchify(images, geometry)), small)
+            seen = encode_vision(self.model, vision.patchify(images, geometry), small)
         vision_ms = looked.pixels_ms + stopwatch.milliseconds()["vision"] / batch.images
         cut = Seen(seen.merged_BKD[image_U], [level[image_U] for level in seen.deepstack_BKD], None, small)
         return cut, vision_ms
-
-    def _patches(self, batch: Batch) -> Tensor:
-        return self._frames(batch.pixel_values.unflatten(0, (batch.images, -1)))
-
-    def _frames(self, rows_BPX: Tensor) -> Tensor:
-        """Patch rows of two equal frames -> one frame, four patches to a cell: `[B, N, 4, values]`."""
-        geometry = self.owner.geometry
-        one = rows_BPX.unflatten(-1, (3, geometry.frames, -1))[..., 0, :].flatten(-2)
-        return one.unflatten(1, (-1, geometry.window)).to(self.model.dtype)
 
     # ---------------------------------------------------------------- answering
 
