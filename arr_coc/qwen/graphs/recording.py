@@ -10,7 +10,6 @@ outside of it and results are copied to buffers outside of it, so graphs may be 
 
 import gc
 import logging
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -44,26 +43,13 @@ class Recording:
         return self.outputs
 
 
-class Recorder(ABC):
-    """Makes recordings on one device."""
-
-    name: str
-
-    @abstractmethod
-    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None) -> Recording:
-        """`inputs` give shapes, dtypes and first values; they are copied."""
-
-    @abstractmethod
-    def reset(self) -> None:
-        """Every recording made so far is gone."""
-
-
-class Rerunner(Recorder):
+class Rerunner:
     """Runs the function again. The results land in the same buffers each time, as those of a CUDA graph do."""
 
     name = "eager"
 
     def record(self, function: Function, inputs: Tensors, kept_alive: Any = None) -> Recording:
+        """`inputs` give shapes, dtypes and first values; they are copied."""
         static = {name: tensor.clone() for name, tensor in inputs.items()}
         outputs = {name: torch.empty_like(tensor) for name, tensor in function(static).items()}
 
@@ -74,7 +60,7 @@ class Rerunner(Recorder):
         return Recording(static, outputs, replay, bytes_of(static) + bytes_of(outputs), kept_alive)
 
     def reset(self) -> None:
-        """Nothing is shared between recordings."""
+        """Every recording made so far is gone; nothing was shared between them."""
 
 
 def unrecorded(function: Function, inputs: Tensors, kept_alive: Any = None) -> Recording:
@@ -84,7 +70,7 @@ def unrecorded(function: Function, inputs: Tensors, kept_alive: Any = None) -> R
     return Recording(static, outputs, lambda: outputs.update(function(static)), bytes_of(static), kept_alive)
 
 
-class CudaRecorder(Recorder):
+class CudaRecorder:
     """Captures CUDA graphs on a stream of its own, with one pool of memory."""
 
     name = "graphs"
@@ -95,6 +81,7 @@ class CudaRecorder(Recorder):
         self.reset()
 
     def reset(self) -> None:
+        """Every recording made so far is gone."""
         self.pool = torch.cuda.graph_pool_handle()
 
     def record(self, function: Function, inputs: Tensors, kept_alive: Any = None) -> Recording:
@@ -121,6 +108,9 @@ class CudaRecorder(Recorder):
             raise
         grown = max(0, torch.cuda.memory_reserved(self.device) - before)
         return Recording(static, outputs, graph.replay, bytes_of(static) + bytes_of(outputs) + grown, kept_alive)
+
+
+Recorder = Rerunner | CudaRecorder
 
 
 def bytes_of(tensors: Tensors) -> int:
