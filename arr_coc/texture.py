@@ -144,13 +144,10 @@ def position_grid(height: int, width: int, device: torch.device, dtype: torch.dt
     return torch.stack(torch.meshgrid(y.to(dtype), x.to(dtype), indexing="ij"))
 
 
-def _position(axis: int) -> "LevelFunction":
-    def position(canvas: Canvas, factor: int) -> Tensor:
-        batch, _, height, width = canvas.luma_B1hw.shape
-        grid = position_grid(height // factor, width // factor, canvas.luma_B1hw.device, canvas.luma_B1hw.dtype)
-        return grid[axis].expand(batch, 1, -1, -1)
-
-    return position
+def position(canvas: Canvas, factor: int, axis: int) -> Tensor:
+    batch, _, height, width = canvas.luma_B1hw.shape
+    grid = position_grid(height // factor, width // factor, canvas.luma_B1hw.device, canvas.luma_B1hw.dtype)
+    return grid[axis].expand(batch, 1, -1, -1)
 
 
 def within_cell_variance(canvas: Canvas, factor: int) -> Tensor:
@@ -178,8 +175,8 @@ FINE_CHANNELS: dict[str, FineFunction] = {
     "cluster_ambiguity": cluster_ambiguity,
 }
 LEVEL_CHANNELS: dict[str, LevelFunction] = {
-    "y": _position(0),
-    "x": _position(1),
+    "y": lambda canvas, factor: position(canvas, factor, 0),
+    "x": lambda canvas, factor: position(canvas, factor, 1),
     "within_cell_variance": within_cell_variance,
 }
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 
@@ -36,8 +36,3 @@ class Stopwatch:
                 self._seconds[name] = self._seconds.get(name, 0.0) + begin.elapsed_time(end) / 1e3
             self._events.clear()
         return {name: 1e3 * seconds for name, seconds in self._seconds.items()}
-
-
-def timed(stopwatch: Stopwatch | None, name: str) -> AbstractContextManager[None]:
-    """A part of that name, or nothing where nobody times it: a compiler cannot see through a clock."""
-    return nullcontext() if stopwatch is None else stopwatch.part(name)

@@ -26,7 +26,7 @@ from arr_coc.qwen.graphs import layout as buckets
 from arr_coc.qwen.graphs.forward import places_of
 from arr_coc.qwen.graphs.layout import plan, read_prompt
 from arr_coc.qwen.graphs.picking import Picking, ids_of, picking_of
-from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recordings, Rerunner
+from arr_coc.qwen.graphs.recording import CudaRecorder, Recordings, Rerunner
 from arr_coc.qwen.graphs.rules import why_not, why_not_model
 from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
@@ -508,7 +508,7 @@ def test_what_several_recordings_keep_alive_counts_once():
     assert kept.size == 4000 + 2 * 8
 
 
-class Broken(Recorder):
+class Broken:
     name = "broken"
 
     def record(self, function, inputs, kept_alive=None, beside=False):

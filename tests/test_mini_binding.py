@@ -25,7 +25,7 @@ from studies.mini.links import LINK_WORDS, links_of
 from studies.mini.phrasings import PRACTICE_PHRASINGS
 from studies.mini.practice import practice_questions
 from studies.mini.step import label_loss
-from studies.mini.styles import PRACTICE_FILES, PRACTICE_FONTS, PRACTICE_LAYOUTS
+from studies.mini.styles import PRACTICE_FILES, PRACTICE_FONTS, PRACTICE_LAYOUTS, lay_practice
 from studies.mini.styles import practice_style as Style
 from studies.mini.targets import CLASSES, FIRST_LINK, dense_targets
 from studies.mini.train import ASSETS
@@ -136,7 +136,7 @@ def test_practice_leaves_the_scene_alone():
 def test_practice_style_turns_labels_and_keeps_the_held_out_font_away():
     turned = 0
     for seed in SEEDS:
-        scene, draft = lay_scene(seed, "train", (512, 512), families=ABOUT, style=Style(PRACTICE_FONTS, mirrored=True))
+        scene, draft = lay_practice(seed, (512, 512), Style(PRACTICE_FONTS, mirrored=True), families=ABOUT)
         assert all(is_right(scene, question) for question in scene.questions)
         fonts = {
             e.font.partition("*")[0] for e in (*scene.elements, *letter_sheet(seed, (256, 256), draft.style).elements)
@@ -166,7 +166,7 @@ def test_practice_layouts_say_what_they_are_asked_and_are_not_of_the_unseen_test
     style = Style(rephrased=0.0, layouts=True)
     met = set()
     for seed in range(120):
-        scene, draft = lay_scene(seed, "train", (512, 512), families=ABOUT, style=style)
+        scene, draft = lay_practice(seed, (512, 512), style, families=ABOUT)
         assert scene.layout not in UNSEEN_LAYOUTS
         if scene.layout not in PRACTICE_LAYOUTS:
             continue
@@ -182,7 +182,7 @@ def test_practice_layouts_say_what_they_are_asked_and_are_not_of_the_unseen_test
 
 
 def test_rephrased_scenes_ask_the_same_things():
-    plain, other = lay_scene(3, "train", (512, 512)), lay_scene(3, "train", (512, 512), style=Style(rephrased=1.0))
+    plain, other = lay_scene(3, "train", (512, 512)), lay_practice(3, (512, 512), Style(rephrased=1.0))
     world = {template for kind in WORDINGS.values() for part in kind.values() for template in part}
     shapes = [re.compile(re.sub(r"\\{\w\\}", ".+", re.escape(template)) + "$") for template in world]
     assert plain[0].layout == other[0].layout

@@ -42,8 +42,10 @@ def images():
 
 def packed_logits(model, turns, images, cells, way):
     """Logits of all prompts' tokens, [B, questions, longest prompt, V], from one packed pass."""
-    grid = training.grid_tables(model, *GRID, "cpu") if way is training else GRID
-    seen = way.encode_vision(model, patchify(images, torch.float32), grid, cells)
+    patches, grid = patchify(images, torch.float32), training.grid_tables(model, *GRID, "cpu")
+    if way is batched:  # which takes every frame
+        patches, grid = patches.view(len(images), -1, 3, 1, 256).expand(-1, -1, -1, 2, -1).flatten(2), GRID
+    seen = way.encode_vision(model, patches, grid, cells)
     cache = way.run_prefix(model, seen, torch.tensor(turns.lead_ids), turns.end_id)
     prompts = [turns.prompt(question) for question in QUESTIONS]
     ids = torch.tensor([i for p in prompts for i in p]).expand(len(images), -1)

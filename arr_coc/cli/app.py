@@ -38,41 +38,36 @@ def first_sentence(text: str) -> str:
     return re.split(r"(?<=\.)\s", " ".join(split_help(text)[1].split("\n\n")[0].split()), maxsplit=1)[0]
 
 
-def write_help(text: str, formatter: Any) -> None:
-    """Examples first, as they stand; then what the verb does, wrapped."""
-    examples, rest = split_help(text)
-    if examples:
-        with formatter.section("Examples"):
-            formatter.write("".join(f"{' ' * formatter.current_indent}{example}\n" for example in examples))
-    formatter.write_paragraph()
-    with formatter.indentation():
-        formatter.write_text(rest)
+class Helpful:
+    """Of a command: help that begins with examples, and usage as it is typed, arguments before the options."""
+
+    help: Any
+    params: Any
+    tail: tuple[str, ...] = ()  # what may follow the options
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Examples first, as they stand; then what the verb does, wrapped."""
+        examples, rest = split_help(self.help or "")
+        if examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"{' ' * formatter.current_indent}{example}\n" for example in examples))
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(rest)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [one for one in self.params if one.param_type_name == "argument"]
+        return [*(one.metavar or one.name.upper() for one in arguments), "[OPTIONS]", *self.tail]
 
 
-def usage_pieces(command: Any, tail: list[str]) -> list[str]:
-    """Arguments as their metavar says, before the options: that is how they are typed."""
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
-    return [*(one.metavar or one.name.upper() for one in arguments), "[OPTIONS]", *tail]
-
-
-class Verb(TyperCommand):
+class Verb(Helpful, TyperCommand):
     """A command whose help begins with examples."""
 
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        write_help(self.help or "", formatter)
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return usage_pieces(self, [])
-
-
-class VerbGroup(TyperGroup):
+class VerbGroup(Helpful, TyperGroup):
     """Verbs under one name; each is listed with its whole first sentence."""
 
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        write_help(self.help or "", formatter)
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return usage_pieces(self, ["VERB ..."])
+    tail = ("VERB ...",)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         place = MOVED.get(f"{ctx.command_path} {args[0]}")

@@ -1,7 +1,7 @@
 """Many questions about images of one grid in one pass, for evaluation: the recorded path's own forward, unrecorded.
 
-B images, N cells of the grid, K kept cells, D hidden, S prefix tokens (lead + K + 1), V = B * K, E = 1 + DeepStack
-levels, R rows (a question each), A rows that are not done, T text tokens, L all tokens so far, p values of a patch.
+B images, K kept cells, P patches, X values of a patch, D hidden, S prefix tokens (lead + K + 1), V = B * K, E = 1 +
+DeepStack levels, R rows (a question each), A rows that are not done, T text tokens, L all tokens so far.
 
 The sequence is always: lead, image, end mark (together the prefix, shared by all questions about a choice), then the
 question's turn, which sees the prefix and itself, at the positions it would have alone.
@@ -34,33 +34,28 @@ class Seen:
 
 def encode_vision(
     model: Any,
-    patches_BN4p: Tensor,
+    rows_BPX: Tensor,
     grid: Grid,
     cells_BK: Tensor | None = None,
     context: tuple[Tensor, Tensor] | None = None,
 ) -> Seen:
-    """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only).
+    """Run the vision tower over the patches of all cells, or of `cells_BK` alone (they attend to each other only).
 
-    `context` are the cells of a small copy, `[B, C, 4, p]`, and the patch of the grid where each of its patches stands,
-    `[4 C]`: the kept cells attend to them as well, and they are not handed on. Patches are of one frame.
+    `context` are the patches of a small copy, `[B, C, X]`, and the patch of the grid where each of them stands, `[C]`:
+    the kept cells attend to them as well, and they are not handed on.
     """
-    visual, (batch, cells) = model.model.visual, patches_BN4p.shape[:2]
-    frames = visual.patch_embed.proj.weight.shape[2]
-
-    def rows(patches: Tensor) -> Tensor:
-        """Patches as the ViT takes them: the same image in every frame."""
-        return patches.flatten(1, 2).unflatten(-1, (3, 1, -1)).expand(-1, -1, -1, frames, -1).flatten(2)
-
+    visual, batch, device = model.model.visual, rows_BPX.shape[0], rows_BPX.device
     if cells_BK is None:
-        seen, places_BK = patches_BN4p, torch.arange(cells, device=patches_BN4p.device).expand(batch, -1)
+        places_BK = torch.arange(grid[0] * grid[1], device=device).expand(batch, -1)
     else:
-        seen, places_BK = patches_BN4p[torch.arange(batch, device=cells_BK.device)[:, None], cells_BK], cells_BK
+        places_BK, patches_BP = cells_BK, forward.patches_of(cells_BK, visual.spatial_merge_size**2)
+        rows_BPX = rows_BPX.gather(1, patches_BP.unsqueeze(-1).expand(-1, -1, rows_BPX.shape[-1]))
     heard = None
     if context is not None:
         stands_BC = context[1].expand(batch, -1)
-        heard = forward.Heard(rows(context[0]), stands_BC, torch.ones_like(stands_BC, dtype=torch.bool))
-    grid_B2 = torch.tensor([grid] * batch, device=patches_BN4p.device)
-    levels_EBKD = forward.see(visual, rows(seen), places_BK, grid_B2, heard=heard).unflatten(1, (batch, -1))
+        heard = forward.Heard(context[0], stands_BC, torch.ones_like(stands_BC, dtype=torch.bool))
+    grid_B2 = torch.tensor([grid] * batch, device=device)
+    levels_EBKD = forward.see(visual, rows_BPX, places_BK, grid_B2, heard=heard).unflatten(1, (batch, -1))
     return Seen(levels_EBKD[0], list(levels_EBKD[1:]), cells_BK, grid)
 
 

@@ -230,7 +230,11 @@ class _LaterLayers(_StandIn):
         mask = create_causal_mask(language.config, inputs_embeds, attention_mask, cache, position_ids[0])
         rotation = language.rotary_emb(inputs_embeds, position_ids[1:])
         times = inputs_embeds.shape[0] // self.hidden_BMD.shape[0]
-        begun = [self._resume(cache, times)] if past == 0 else []
+        begun = []
+        if past == 0:  # what was kept goes on, its keys and values into the cache; `times` rows per prompt
+            begun.append(self.hidden_BMD.repeat_interleave(times, 0))
+            for number, (key, value) in enumerate(self.kept):
+                cache.update(key.repeat_interleave(times, 0), value.repeat_interleave(times, 0), number)
         start = sum(part.shape[1] for part in begun)
         if start < inputs_embeds.shape[1]:
             new, turn = inputs_embeds[:, start:], (rotation[0][:, start:], rotation[1][:, start:])
@@ -242,12 +246,6 @@ class _LaterLayers(_StandIn):
                 hidden = language._deepstack_process(hidden, visual_pos_masks, levels[number])
         kept = None if use_cache is False else cache
         return BaseModelOutputWithPast(last_hidden_state=language.norm(hidden), past_key_values=kept)
-
-    def _resume(self, cache: Any, times: int) -> Tensor:
-        """The hidden states of the kept tokens, and their keys and values into the cache; `times` rows per prompt."""
-        for number, (key, value) in enumerate(self.kept):
-            cache.update(key.repeat_interleave(times, 0), value.repeat_interleave(times, 0), number)
-        return self.hidden_BMD.repeat_interleave(times, 0)
 
     def _first_layers(
         self,

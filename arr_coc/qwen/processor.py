@@ -71,23 +71,14 @@ def fit_images(processor: Any, images: Sequence[Image.Image]) -> list[Image.Imag
     return [image.resize((wide, high), own.resample) for image, (high, wide) in zip(images, fitted, strict=True)]
 
 
-def torchvision_works() -> bool:
-    """Whether torchvision is there and sound; a CUDA build beside a CPU torch is worse than none."""
-    try:
-        importlib.import_module("torchvision.transforms.v2")
-    except (ImportError, RuntimeError, OSError):
-        return False
-    return True
-
-
 def load_processor(source: str, **hub: Any) -> Any:
     """The stock processor where torchvision works, else the image-only one. `hub` are keywords such as revision."""
-    if torchvision_works():
-        return AutoProcessor.from_pretrained(source, **hub)
-    return ImageOnlyProcessor(
-        image_processor=Qwen2VLImageProcessorPil.from_pretrained(source, **hub),
-        tokenizer=AutoTokenizer.from_pretrained(source, **hub),
-    )
+    try:
+        importlib.import_module("torchvision.transforms.v2")  # a CUDA build beside a CPU torch is worse than none
+    except (ImportError, RuntimeError, OSError):
+        images, tokenizer = (kind.from_pretrained(source, **hub) for kind in (Qwen2VLImageProcessorPil, AutoTokenizer))
+        return ImageOnlyProcessor(image_processor=images, tokenizer=tokenizer)
+    return AutoProcessor.from_pretrained(source, **hub)
 
 
 def chat_tokens(tokenizer: Any) -> ChatTokens | None:

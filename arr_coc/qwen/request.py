@@ -7,7 +7,7 @@ are M-RoPE's t, h, w.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -73,11 +73,11 @@ class Request:
     question_mask: Tensor | None = None
     original_image: Any = None
     hints: Hints = Hints()
+    keeps_all: bool = field(init=False)  # whether every sample asks for all of its tokens
 
-    @property
-    def keeps_all(self) -> bool:
-        """Whether every sample asks for all of its tokens."""
-        return all(isinstance(keep, float) and keep == 1.0 for keep in self.keeps)
+    def __post_init__(self) -> None:
+        whole = all(isinstance(keep, float) and keep == 1.0 for keep in self.keeps)
+        object.__setattr__(self, "keeps_all", whole)
 
     @classmethod
     def of(

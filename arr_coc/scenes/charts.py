@@ -110,7 +110,7 @@ def lay_chart(draft: Draft) -> bool:
         return False
     plan, area, px = plot.plan, plot.area, plot.plan.px
     left = area[0] + (plot.size(str(plan.top))[0] + 10 if plan.step else 0)
-    over = draft.style.mirrored  # labels above the bars, not below them
+    over = draft.mirrored  # labels above the bars, not below them
     base, top = area[3] - (4 if over else round(px * 1.5)), area[1] + round(px * (2.9 if over else 1.4))
     line = area[1] + px if over else base + round(px * 1.2)
     least = max(max(plot.size(t)[0] for t in plan.labels) + px // 2, 18)

@@ -133,7 +133,7 @@ def lay_table(draft: Draft, wide: bool = False) -> bool:
     while count >= 2:
         words, columns, lines = table_cells(draft, min(count, 4) if wide else count)
         across = [list(column) for column in zip(*lines, strict=True)] if wide else lines
-        turn = -1 if draft.style.mirrored else 1  # -1: the label column comes last
+        turn = -1 if draft.mirrored else 1  # -1: the label column comes last
         heading = round(px * 1.8) if draft.rng.random() < 0.5 else 0
         cells = _put_cells(draft, [line[::turn] for line in across], px, heading)
         if cells is not None:

@@ -1,6 +1,6 @@
 """A scene while it is being laid out: what is placed, what is still free, and the facts to ask about."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -12,25 +12,6 @@ from arr_coc.scenes.types import RGB, Box, Element, Glyph, Mark
 from arr_coc.scenes.words import COLOURS, THINGS, WORDINGS, Wordings
 
 _CLUTTER = "~-/\\"
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """How scenes for practice may differ from the world; the default is the world itself."""
-
-    fonts: tuple[str, ...] = ()
-    """Fonts to write with; (): those of the split."""
-    mirrored: bool = False
-    """Labels of tables stand at the right of their values, those of charts above the bars."""
-    rephrased: float = 0.0
-    """Share of questions that are asked in `wordings`."""
-    wordings: Wordings = field(default_factory=dict)
-    """Further wordings by the keys of WORDINGS."""
-    layouts: "Mapping[str, Layout]" = field(default_factory=dict)
-    """Further layouts, drawn beside those of the split."""
-
-
-PLAIN = Style()
 
 
 @dataclass(slots=True)
@@ -77,7 +58,8 @@ class Draft:
     height: int
     hard: bool
     crowd: float
-    style: Style = PLAIN
+    mirrored: bool = False
+    """Whether labels of tables stand at the right of their values, those of charts above the bars: in no split."""
     elements: list[Element] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     taken: list[Box] = field(default_factory=list)
@@ -106,9 +88,7 @@ class Draft:
 
     @property
     def wording(self) -> Wordings:
-        """The wordings that the next question is asked in: the split's, or those of the style."""
-        if self.style.rephrased and self.rng.random() < self.style.rephrased:
-            return self.style.wordings
+        """The wordings that the next question is asked in."""
         return WORDINGS["unseen" if self.split == "unseen" else "seen"]
 
     # ---- sizes ------------------------------------------------------------------------------------------
@@ -183,8 +163,8 @@ class Draft:
     # ---- texts ------------------------------------------------------------------------------------------
 
     def any_font(self) -> str:
-        """A font that the split, or the style, may use."""
-        return self.rng.choice(self.style.fonts or (UNSEEN_FONTS if self.split == "unseen" else TRAIN_FONTS))
+        """A font that the split may use."""
+        return self.rng.choice(UNSEEN_FONTS if self.split == "unseen" else TRAIN_FONTS)
 
     def put_text(self, text: str, font: str, px: int, x: int, y: int, colour: str, ink: RGB) -> Element:
         """Place a line of text, the top left corner of its ink at (x, y)."""

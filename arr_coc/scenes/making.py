@@ -1,13 +1,13 @@
 """Seed -> scene description: choose a layout, fill it, ask about it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 
 from arr_coc.scenes import asking_texts as texts
 from arr_coc.scenes import asking_things as things
 from arr_coc.scenes import charts, documents, layouts, signs
-from arr_coc.scenes.draft import PLAIN, Draft, Layout, Style
+from arr_coc.scenes.draft import Draft, Layout
 from arr_coc.scenes.splits import SPLITS, stream
 from arr_coc.scenes.types import Question, Scene
 
@@ -79,8 +79,7 @@ def _check(split: str, size: tuple[int, int] | None, difficulty: str | None, cro
         raise ValueError(f"crowd is {crowd}: use a number from 0 (one or two things) to 1 (the full world)")
 
 
-def _choose_layout(rng: Random, split: str, wanted: frozenset[str], style: Style) -> tuple[str, Layout]:
-    choices = {**(UNSEEN_LAYOUTS if split == "unseen" else LAYOUTS), **style.layouts}
+def _choose_layout(rng: Random, choices: Mapping[str, Layout], wanted: frozenset[str]) -> tuple[str, Layout]:
     fitting = {name: lay for name, lay in choices.items() if wanted & set(lay[2])}
     # A narrow wish goes to the layouts that are about it: a share by what they would ask.
     shares = [
@@ -143,23 +142,25 @@ def lay_scene(
     difficulty: str | None = None,
     crowd: float = 1.0,
     families: Sequence[str] | None = None,
-    style: Style = PLAIN,
+    begin: Callable[..., Draft] = Draft,
+    further: Mapping[str, Layout] | None = None,
 ) -> tuple[Scene, Draft]:
     """As `make_scene`, with the draft behind the scene: its rows and bars, for further questions.
 
-    Any other `style` than the default makes other scenes than those of the split: practice alone may use it.
+    Another draft to `begin` with, or `further` layouts, make other scenes than those of the split.
     """
     _check(split, size, difficulty, crowd)
     wanted = frozenset(FAMILIES if families is None else families)
     unknown = sorted(wanted - set(FAMILIES))
     if unknown or not wanted:
         raise ValueError(f"unknown families {unknown}: use some of {', '.join(FAMILIES)}")
+    choices = {**(UNSEEN_LAYOUTS if split == "unseen" else LAYOUTS), **(further or {})}
     for attempt in range(_ATTEMPTS):
         rng = stream(split, seed, attempt)
         width, height = size or rng.choice(SIZES)
         level = difficulty or ("hard" if rng.random() < 0.25 else "plain")
-        name, (_, lay, weights) = _choose_layout(rng, split, wanted, style)
-        draft = Draft(rng, split, width, height, level == "hard", crowd, style)
+        name, (_, lay, weights) = _choose_layout(rng, choices, wanted)
+        draft = begin(rng, split, width, height, level == "hard", crowd)
         if not lay(draft):
             continue
         draft.add_clutter()

@@ -11,6 +11,7 @@ f = d / 2, S prefix tokens (lead + K + 1), T text tokens.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from arr_coc.timing import Stopwatch, timed
+from arr_coc.timing import Stopwatch
 from studies.batched import kernels as plain_kernels
 from studies.batched.kernels import merger_weights, text_weights, vision_weights
 
@@ -249,6 +250,11 @@ def logits(model: Any, hidden: Tensor, dtype: torch.dtype) -> Tensor:
 def share_cache(cache_U: PrefixCache, prefix_R: Tensor) -> PrefixCache:
     """The keys and values of each row's own prefix."""
     return [(key[prefix_R], value[prefix_R]) for key, value in cache_U]
+
+
+def timed(stopwatch: Stopwatch | None, name: str) -> AbstractContextManager[None]:
+    """A part of that name, or nothing where nobody times it."""
+    return nullcontext() if stopwatch is None else stopwatch.part(name)
 
 
 def answer_rows(

@@ -23,8 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from arr_coc.config import FirstLook
 from arr_coc.qwen.periphery import periphery_grid
 from arr_coc.scenes import Question, Scene, draw_scene
-from arr_coc.scenes.draft import PLAIN, Draft, Style
-from arr_coc.scenes.making import lay_scene
+from arr_coc.scenes.draft import Draft
 from arr_coc.scenes.masks import load_font
 from studies.cells import CELL, boxes_cells, fill_evenly
 from studies.mini.binding import binding_question
@@ -34,7 +33,7 @@ from studies.mini.links import links_of
 from studies.mini.listing import list_question
 from studies.mini.packing import PackedText, pack_row
 from studies.mini.practice import practice_questions
-from studies.mini.styles import PRACTICE_FILES, PRACTICE_FONTS, practice_style
+from studies.mini.styles import PLAIN, PRACTICE_FILES, PRACTICE_FONTS, Style, lay_practice, practice_style
 from studies.mini.targets import CLASSES, dense_targets
 from studies.mini.view_batches import ViewBuilder, prompts, shown_form, shrink
 from studies.mini.views import Form, Grid, ShownViews, prefix_of
@@ -158,7 +157,7 @@ def _scene(
             if sheet:
                 scene = letter_sheet(number, size, style)
                 return Drawn(scene, draw_scene(scene), None)
-            scene, draft = lay_scene(number, "train", size, None, crowd, families, style)
+            scene, draft = lay_practice(number, size, style, crowd, families)
             return Drawn(scene, draw_scene(scene), draft)
         except Exception as error:
             warnings.warn(f"scene {seed} at {size} was left out: {error!r}", stacklevel=2)

@@ -77,7 +77,7 @@ def lay_bar_list(draft: Draft) -> bool:
     if not plot.keep((area[3] - area[1]) // pitch) or right - area[0] < 60:
         return False
     unit, thick = (right - area[0]) / max(plan.values), max(6, round(px * 0.7))
-    from_right = draft.style.mirrored  # bars grow to the left, from a common end at the right
+    from_right = draft.mirrored  # bars grow to the left, from a common end at the right
     for k, (word, label, value) in enumerate(zip(plan.words, plan.labels, plan.values, strict=True)):
         top, length = area[1] + k * pitch, max(3, round(value * unit))
         bar_y = top + round(px * 1.35)

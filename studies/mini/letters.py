@@ -9,12 +9,13 @@ from functools import cache
 from random import Random
 
 from arr_coc.scenes.asking_texts import ask_grey_text, ask_read_sign
-from arr_coc.scenes.draft import PLAIN, Draft, Sign, Style
+from arr_coc.scenes.draft import Draft, Sign
 from arr_coc.scenes.masks import set_text
 from arr_coc.scenes.palette import grey_tone, jittered, readable_colours
 from arr_coc.scenes.splits import sign_word
 from arr_coc.scenes.types import RGB, Question, Scene
 from arr_coc.scenes.words import COLOURS, DAYS, GOODS, GOODS_COLUMNS, MONTHS, PEOPLE, PEOPLE_COLUMNS
+from studies.mini.styles import PLAIN, PracticeDraft, Style
 
 SPLIT = "train"
 QUESTIONS = 8
@@ -32,7 +33,7 @@ def letter_sheet(seed: int, size: tuple[int, int], style: Style = PLAIN) -> Scen
     """Sheet number `seed` in `size` (width, height) px: three in five full, the others with a few words."""
     rng = Random(f"letters {seed}")
     hard = rng.random() < 0.25
-    draft = Draft(rng, SPLIT, *size, hard, 1.0, style)
+    draft = PracticeDraft(rng, SPLIT, *size, hard, 1.0, style=style)
     most = rng.randint(3, 8) if rng.random() < 0.4 else FULL
     spare = list(COLOURS)
     rng.shuffle(spare)

@@ -1,8 +1,14 @@
 """How scenes for practice differ from the world: further fonts, wordings and layouts, and labels on the other side."""
 
-from arr_coc.scenes.draft import Layout, Style
-from arr_coc.scenes.making import LAYOUTS
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from arr_coc.scenes import Scene
+from arr_coc.scenes.draft import Draft, Layout
+from arr_coc.scenes.making import LAYOUTS, lay_scene
 from arr_coc.scenes.masks import TRAIN_FONTS
+from arr_coc.scenes.words import Wordings
 from studies.mini.layouts import lay_bar_list, lay_cards
 from studies.mini.phrasings import PRACTICE_PHRASINGS
 
@@ -24,6 +30,57 @@ PRACTICE_LAYOUTS: dict[str, Layout] = {
     "cards": (2.0, lay_cards, LAYOUTS["table"][2]),
     "bar_list": (2.0, lay_bar_list, LAYOUTS["chart"][2]),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How scenes for practice may differ from the world; the default is the world itself."""
+
+    fonts: tuple[str, ...] = ()
+    """Fonts to write with; (): those of the split."""
+    mirrored: bool = False
+    """Labels of tables stand at the right of their values, those of charts above the bars."""
+    rephrased: float = 0.0
+    """Share of questions that are asked in `wordings`."""
+    wordings: Wordings = field(default_factory=dict)
+    """Further wordings by the keys of WORDINGS."""
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    """Further layouts, drawn beside those of the split."""
+
+
+PLAIN = Style()
+
+
+@dataclass
+class PracticeDraft(Draft):
+    """A draft in a style."""
+
+    style: Style = PLAIN
+
+    def __post_init__(self) -> None:
+        self.mirrored = self.style.mirrored
+        super().__post_init__()
+
+    @property
+    def wording(self) -> Wordings:
+        """Those of the split, or of the style."""
+        if self.style.rephrased and self.rng.random() < self.style.rephrased:
+            return self.style.wordings
+        return super().wording
+
+    def any_font(self) -> str:
+        return self.rng.choice(self.style.fonts) if self.style.fonts else super().any_font()
+
+
+def lay_practice(
+    seed: int,
+    size: tuple[int, int],
+    style: Style,
+    crowd: float = 1.0,
+    families: Sequence[str] | None = None,
+) -> tuple[Scene, Draft]:
+    """A scene of training in a style, and the draft behind it."""
+    return lay_scene(seed, "train", size, None, crowd, families, partial(PracticeDraft, style=style), style.layouts)
 
 
 def practice_style(

@@ -5,12 +5,12 @@ from math import exp, log
 
 import numpy as np
 
-from arr_coc.scenes.draft import Draft
 from arr_coc.scenes.masks import thing_mask
 from arr_coc.scenes.palette import grey_tone, jittered, visible_colours
 from arr_coc.scenes.splits import HELD_OUT_PAIRS
 from arr_coc.scenes.types import RGB, Background, Box, Element
 from arr_coc.scenes.words import COLOURS, THINGS, WORDINGS, Wordings
+from studies.mini.styles import PracticeDraft
 from studies.wide.faces import LEAST_PX, text_fonts
 from studies.wide.icons import sets_of
 from studies.wide.looks import Look
@@ -21,7 +21,7 @@ _SIZES = (12, 13, 14, 15, 16, 18, 20, 22, 24, 27, 30, 34, 38, 44, 50, 58, 68, 80
 
 
 @dataclass
-class WideDraft(Draft):
+class WideDraft(PracticeDraft):
     """Layouts fill it and askers read it as they do a plain draft; `sprites_of` says how to draw it."""
 
     look: Look | None = None
@@ -37,7 +37,7 @@ class WideDraft(Draft):
     """How a thing of a name is drawn here: icon set, fill, degrees."""
 
     def __post_init__(self) -> None:
-        look = self.chosen
+        self.mirrored, look = self.style.mirrored, self.chosen
         self.background = Background(look.ground, (0, 0), 0, look.tones[0], look.tones[-1])
         self.colours = visible_colours(look.tones, self.hard)
         self.may_count_none = self.rng.random() < 0.15

@@ -103,7 +103,7 @@ def _attempt(
     flat_size = inner_size(size) if look.posed else size
     style = practice_style(mirrored=rng.random() < 0.3, rephrased=REPHRASED)
     old_split = "seen" if split == "pairs" else "val"  # whose pairs and words may be drawn
-    draft = WideDraft(rng, old_split, *flat_size, hard, crowd, style, look=look, alike=name in ALIKE)
+    draft = WideDraft(rng, old_split, *flat_size, hard, crowd, style=style, look=look, alike=name in ALIKE)
     if len(draft.colours) < 5 or not lay(draft):
         return None
     draft.add_clutter()

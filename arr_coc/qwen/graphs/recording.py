@@ -10,7 +10,6 @@ outside of it and results are copied to buffers outside of it, so graphs may be 
 
 import gc
 import logging
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -44,30 +43,13 @@ class Recording:
         return self.outputs
 
 
-class Recorder(ABC):
-    """Makes recordings on one device."""
-
-    name: str
-
-    @abstractmethod
-    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None, beside: bool = False) -> Recording:
-        """`inputs` give shapes, dtypes and first values; they are copied. See `join` for what runs `beside`."""
-
-    @abstractmethod
-    def join(self) -> None:
-        """What follows waits for what runs beside; have it before such results are read or given anew."""
-
-    @abstractmethod
-    def reset(self) -> None:
-        """Every recording made so far is gone."""
-
-
-class Rerunner(Recorder):
+class Rerunner:
     """Runs the function again. The results land in the same buffers each time, as those of a CUDA graph do."""
 
     name = "eager"
 
     def record(self, function: Function, inputs: Tensors, kept_alive: Any = None, beside: bool = False) -> Recording:
+        """`inputs` give shapes, dtypes and first values; they are copied. See `join` for what runs `beside`."""
         static = {name: tensor.clone() for name, tensor in inputs.items()}
         outputs = {name: torch.empty_like(tensor) for name, tensor in function(static).items()}
 
@@ -78,10 +60,10 @@ class Rerunner(Recorder):
         return Recording(static, outputs, replay, bytes_of(static) + bytes_of(outputs), kept_alive)
 
     def join(self) -> None:
-        """Nothing runs beside anything."""
+        """As on a GPU; here nothing runs beside anything."""
 
     def reset(self) -> None:
-        """Nothing is shared between recordings."""
+        """Every recording made so far is gone; nothing was shared between them."""
 
 
 def unrecorded(function: Function, inputs: Tensors, kept_alive: Any = None) -> Recording:
@@ -91,7 +73,7 @@ def unrecorded(function: Function, inputs: Tensors, kept_alive: Any = None) -> R
     return Recording(static, outputs, lambda: outputs.update(function(static)), bytes_of(static), kept_alive)
 
 
-class CudaRecorder(Recorder):
+class CudaRecorder:
     """Captures CUDA graphs on a stream of its own, with one pool of memory; and one more of each for what runs beside.
 
     Graphs of one pool may not run at the same time: they would write over each other.
@@ -105,9 +87,11 @@ class CudaRecorder(Recorder):
         self.reset()
 
     def reset(self) -> None:
+        """Every recording made so far is gone."""
         self.pools = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
 
     def join(self) -> None:
+        """What follows waits for what runs beside; have it before such results are read or given anew."""
         torch.cuda.current_stream(self.device).wait_stream(self.side)
 
     def record(self, function: Function, inputs: Tensors, kept_alive: Any = None, beside: bool = False) -> Recording:
@@ -144,6 +128,9 @@ class CudaRecorder(Recorder):
                 graph.replay()
 
         return replay
+
+
+Recorder = Rerunner | CudaRecorder
 
 
 def bytes_of(tensors: Tensors) -> int:
