@@ -56,7 +56,7 @@ def _attempt(rng: Random, split: str, form: Form) -> tuple[WideDraft, list[Actor
     size = form.sizes[0]
     look = choose_look(rng, split, hard=False, side=min(size))
     style = practice_style(mirrored=False, rephrased=0.0)
-    draft = WideDraft(rng, "seen" if split == "pairs" else "val", *size, False, 1.0, style, look=look, alike=True)
+    draft = WideDraft(rng, "seen" if split == "pairs" else "val", *size, False, 1.0, style=style, look=look, alike=True)
     if len(draft.colours) < 5:
         return None
     _, needed, most = rng.choices(PLOTS, [plot[0] for plot in PLOTS])[0]

@@ -103,9 +103,9 @@ class FastEngine:
                 if copy is not None:  # small copies that kept windows attend to, and where their patches stand
                     rows_BPX = vision.glance_rows(batch.pixels()[0], copy, geometry)
                     places = vision.under_centres(copy, batch.grid, geometry.merge, self.owner.device)
-                    context = self._frames(rows_BPX)[image_U], places
-                patches = self._frames(batch.pixel_values.unflatten(0, (batch.images, -1)))[image_U]
-                seen = batched.encode_vision(self.model, patches, batch.grid, cells_UK, context)
+                    context = rows_BPX[image_U], places
+                rows_UPX = batch.pixel_values.unflatten(0, (batch.images, -1))[image_U]
+                seen = batched.encode_vision(self.model, rows_UPX, batch.grid, cells_UK, context)
             vision_ms = stopwatch.milliseconds()["vision"] / len(first)
         else:
             features, vision_ms = batch.features()
@@ -121,16 +121,10 @@ class FastEngine:
         (pixels_B3hw, pixels_ms), geometry = batch.pixels(), self.owner.geometry
         with stopwatch.part("vision"):
             images = torch.stack([vision.resize(image, small, geometry.cell) for image in pixels_B3hw])
-            seen = batched.encode_vision(self.model, self._frames(vision.patchify(images, geometry)), small)
+            seen = batched.encode_vision(self.model, vision.patchify(images, geometry), small)
         vision_ms = pixels_ms + stopwatch.milliseconds()["vision"] / batch.images
         cut = Seen(seen.merged_BKD[image_U], [level[image_U] for level in seen.deepstack_BKD], None, small)
         return cut, vision_ms
-
-    def _frames(self, rows_BPX: Tensor) -> Tensor:
-        """Patch rows of two equal frames -> one frame, four patches to a cell: `[B, N, 4, values]`."""
-        geometry = self.owner.geometry
-        one = rows_BPX.unflatten(-1, (3, geometry.frames, -1))[..., 0, :].flatten(-2)
-        return one.unflatten(1, (-1, geometry.window)).to(self.model.dtype)
 
     # ---------------------------------------------------------------- answering
 
