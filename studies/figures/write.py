@@ -90,7 +90,13 @@ def mini_aims(results: dict[str, Any]) -> str:
 WIDE = {
     **{"seen": "the wide world", "styles": "styles", "fonts": "fonts", "pairs": "pairs of colour and thing"},
     **{"wordings": "wordings", "layouts": "layouts", "old_seen": "the first world", "old_unseen": "its unseen test"},
+    **{"double_size": "the wide world at 1024 px", "blank": "a blank image", "another_image": "another scene's image"},
     **{"sparse25": "the wide world, 25 % of the tokens, sparse"},
+    **{"foveated25": "the same, a small copy first", "sparse25_missed": "25 %, half of the evidence left out"},
+    **{"foveated25_missed": "the same, a small copy first (left out too)", "several": "several images"},
+    **{"several_held_out": "several images, held out", "clips": "clips", "clips_held_out": "clips, held out"},
+    **{"clips_in_time": "clips, questions about order", "clips_shuffled": "the same, frames shuffled"},
+    **{"clips_blank": "blank clips", "clips_another": "another clip", "several_blank": "several blank images"},
 }
 
 
