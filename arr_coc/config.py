@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 FORMAT_VERSION = 3  # raised when a saved adapter of the version before can no longer be read as it is
 SINCE = {"periphery", "context"}  # keys that came within this version
@@ -91,9 +91,10 @@ class ARRCOCConfig:
     periphery: str = "images"
     """Where a small copy stands in the prompt: images (as an image of its own before the others), grid (each of its
     tokens where the cell under it stands in the full grid)."""
-    context: str = "auto"
+    context: str | int = "auto"
     """Whether kept windows also attend to a small copy's patches inside the ViT, sparse and foveated only: auto (where
-    a first look was taken, and the windows are no more than the copy's cells, 64 at most), always, never."""
+    a first look was taken, and the windows are no more than the copy's cells, 64 at most), always, never, or up to how
+    many windows after a first look."""
     position_policy: str = "original"
     """original keeps each token's (t, h, w); compact numbers what is left 0..n-1."""
     straight_through: bool = False
@@ -114,13 +115,14 @@ class ARRCOCConfig:
         for name, value, allowed in (
             ("encoding", self.encoding, ENCODINGS),
             ("periphery", self.periphery, PERIPHERIES),
-            ("context", self.context, CONTEXTS),
             ("position_policy", self.position_policy, POSITION_POLICIES),
             ("pooling", self.pooling, POOLINGS),
             ("sight", self.sight, SIGHTS),
         ):
             if value not in allowed:
                 raise ValueError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
+        if self.context not in CONTEXTS and (not isinstance(self.context, int) or self.context < 1):
+            raise ValueError(f"context={self.context!r}: expected one of {', '.join(CONTEXTS)}, or a number of windows")
         for name in ("sight_channels", "glance_channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
@@ -155,9 +157,10 @@ class ARRCOCConfig:
             what = "unknown" if key in data else "missing"
             raise ValueError(f"{path.name}: key {key!r} is {what}; the adapter was saved by another version")
         for key, value in data.items():
-            kind: Any = known[key].type
-            if type(value) is not kind:  # exactly: JSON's true is not a number here
-                raise ValueError(f"{path.name}: key {key!r} holds {value!r}, expected {kind.__name__}")
+            kinds = get_args(known[key].type) or (known[key].type,)
+            if type(value) not in kinds:  # exactly: JSON's true is not a number here
+                named = " or ".join(getattr(kind, "__name__", "") for kind in kinds)
+                raise ValueError(f"{path.name}: key {key!r} holds {value!r}, expected {named}")
         return cls(**data)
 
 

@@ -55,7 +55,8 @@ SUB_ROOMS = {
     "evaluation.bench": {"evaluation.bench"},
     "evaluation.field": {"evaluation.field", "evaluation.statistics"},
     "evaluation.report": {"evaluation.report", "evaluation.field", "evaluation.statistics"},
-    "evaluation.tuning": {"evaluation.tuning", "evaluation.field", "evaluation.statistics"},
+    "evaluation.tuning": {"evaluation.field", "evaluation.statistics"},
+    "evaluation.advice": {"evaluation.tuning", "evaluation.field", "evaluation.statistics"},
     "evaluation.statistics": set(),
 }
 # Whoever else may import transformers, and what for.

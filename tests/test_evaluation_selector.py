@@ -16,7 +16,7 @@ from PIL import Image
 import arr_coc
 from arr_coc.balancing import combine
 from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig
-from arr_coc.evaluation.statistics import Clustered, difference_of, mean_of, ratio_of
+from arr_coc.evaluation.statistics import Clustered, difference_of, mean_of
 from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
@@ -50,7 +50,7 @@ from studies.selector.failures import (
     twice,
     unstructured,
 )
-from studies.selector.measures import of_full
+from studies.selector.measures import of_full, ratio_of
 from studies.selector.questions import boxes_meet, different_pairs, parse, rephrase, reworded, slots_of
 from studies.selector.selection import Chooser, Chosen, Glances, at_random
 from studies.selector.study import WHOLE, answer_ways, recalls, scores

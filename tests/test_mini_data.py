@@ -133,8 +133,8 @@ def test_schedules():
     assert config.rate(50, 0.0) == pytest.approx(1e-3)
     assert config.rate(50, 1.0) == pytest.approx(2e-5)
     assert [config.crowd(p) for p in (0.0, 0.15, 0.5, 1.0)] == [0.0, 0.0, 1.0, 1.0]
-    assert config.batch_images(512, 512) == 256
-    assert config.batch_images(1024, 1024) == 64
+    assert config.batch_images(256) == 256
+    assert config.batch_images(1024) == 64
 
 
 def test_sheets_are_full_of_letters_that_training_may_show():

@@ -7,6 +7,8 @@ Prompt and question are read in one pass, each time anew: to know an image again
 that takes about as long.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,8 +20,11 @@ from arr_coc.qwen.periphery import CONTEXT
 from arr_coc.qwen.vision import Grid, under_centres
 
 
-def look_first(asked: Asked) -> list[Tensor]:
-    """Where the language model looks in a small copy of each image, `[h, w]`."""
+def look_first(asked: Asked, meanwhile: Callable[[], None]) -> list[Tensor]:
+    """Where the language model looks in a small copy of each image, `[h, w]`.
+
+    `meanwhile` is called as soon as the device is busy with the copies: the host has time then, and a GPU room.
+    """
     stages, prompt = asked.stages, asked.prompt
     settings, config = asked.looker.selector.first_look, asked.looker.model.config
     assert settings is not None
@@ -27,7 +32,8 @@ def look_first(asked: Asked) -> list[Tensor]:
     slots = budget_bucket(max(height * width for height, width in grids))
     whole = everything(grids, stages.device, slots)
     features = stages.see(_rows(asked, grids, slots), whole.cells_IK, stages.put(torch.tensor(grids)), whole.mask_IK)
-    # Prompts are laid out while the device is busy.
+    meanwhile()
+    # Prompts too are laid out while the device is busy.
     image_id = int(config.image_token_id)
     small = with_grids(prompt, grids, image_id)
     layout = plan(small, whole.counts_I, slots, padded_length(small, whole.counts_I, image_id), image_id)

@@ -5,13 +5,14 @@ E = 1 + DeepStack levels, D language-model width.
 """
 
 import logging
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-from arr_coc.qwen.graphs.choosing import as_judgement, as_tensors, choose_padded, judge_canvas, tables_of
+from arr_coc.qwen.graphs.choosing import as_judgement, as_tensors, choose_padded, judge_seen, see_canvas, tables_of
 from arr_coc.qwen.graphs.forward import (
     Heard,
     StaticCache,
@@ -86,8 +87,23 @@ class Stages:
 
         return self.recordings.get(("glance", grid, images), make)(rows=rows_GPx)["maps"]
 
+    def textures(self, selector: Any, grid: Grid, canvas_G5hw: Tensor) -> Tensors:
+        """What a selector sees in pooled images of one grid; made beside what follows: `join` before it is read."""
+
+        def make() -> tuple[Function, Tensors]:
+            given = {"canvas": canvas_G5hw}
+            function = partial(see_canvas, selector)
+            return fused(function, given) if self.compiled else function, given
+
+        key = ("textures", grid, canvas_G5hw.shape[0])
+        return self.recordings.get(key, make, tables_of(grid, self.device), beside=True)(canvas=canvas_G5hw)
+
+    def join(self) -> None:
+        """What follows waits for what was made beside."""
+        self.recordings.recorder.join()
+
     def judge(self, selector: Any, grid: Grid, tensors: Tensors, slots: int | None = None) -> Tensors:
-        """The judgement of pooled images: `canvas`, `question`, `asked`, and `glance` or `attended` if it is read.
+        """The judgement of images from what was seen, `question`, `asked`, and `glance` or `attended` if it is read.
 
         Where budgets are known (`k`, and their `slots`), the choice comes with it.
         """
@@ -95,7 +111,7 @@ class Stages:
         key = ("judge", grid, *tensors["question"].shape, slots)
 
         def run(given: Tensors) -> Tensors:
-            judgement = judge_canvas(selector, words, grid, given)
+            judgement = judge_seen(selector, words, grid, given)
             if slots is None:
                 return as_tensors(judgement) | {"automatic": selector.automatic_budget(judgement)}
             return as_tensors(judgement) | choose_padded(selector, judgement, given["k"], slots)
