@@ -95,6 +95,7 @@ class CudaRecorder:
         torch.cuda.current_stream(self.device).wait_stream(self.side)
 
     def record(self, function: Function, inputs: Tensors, kept_alive: Any = None, beside: bool = False) -> Recording:
+        """`inputs` give shapes, dtypes and first values; they are copied. See `join` for what runs `beside`."""
         static = {name: tensor.clone() for name, tensor in inputs.items()}
         here = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(here)
