@@ -1,0 +1,129 @@
+"""Images decoded in processes of their own, within limits that the system holds (see `worker`).
+
+A few such processes are started when they are first needed, and kept. What an image does to one of them, nobody else
+notices: it dies, the image is refused in one line, and the next image gets a new one.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import PIL
+from PIL import Image
+
+from arr_coc.images.decoding import strips
+from arr_coc.images.headers import Picture, Refused, check_size
+
+WORKER = Path(__file__).with_name("worker.py")
+FOLDERS = {str(Path(__file__).parents[2]), str(Path(PIL.__file__).parents[1])}
+MOST_WORKERS = 4
+DEADLINE = 10.0  # seconds for one image, on a machine that is busy with other things
+PATIENCE = 30.0  # seconds until a worker is free
+
+
+class DecodingBox:
+    """At most so many processes; threads share them."""
+
+    def __init__(self) -> None:
+        self._idle: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(MOST_WORKERS)
+
+    def decode(self, picture: Picture, name: str) -> Image.Image:
+        """As `arr_coc.images.decoding.decode`, or a refusal in one line."""
+        if not self._room.acquire(timeout=PATIENCE):
+            raise Refused(f"{name}: too many images are being decoded; ask again in a moment")
+        try:
+            worker = self._take()
+            deadline = threading.Timer(DEADLINE, worker.kill)
+            deadline.start()
+            try:
+                said = _exchange(worker, picture, name)
+            except BaseException:
+                _end(worker)
+                raise
+            finally:
+                deadline.cancel()
+            self._idle.append(worker)
+        except (OSError, EOFError):
+            says = "decoding it takes too long, or too much memory"
+            raise Refused(f"{name}: {says}; save it as a plain PNG or JPEG") from None
+        finally:
+            self._room.release()
+        if isinstance(said, str):
+            raise Refused(said)
+        return said
+
+    def _take(self) -> subprocess.Popen[bytes]:
+        """A process that waits, or a new one."""
+        while worker := self._waiting():
+            if worker.poll() is None:
+                return worker
+            _end(worker)
+        command = [sys.executable, "-I", "-S", str(WORKER), *FOLDERS]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+
+    def _waiting(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def close(self) -> None:
+        """Ends the processes that wait."""
+        while worker := self._waiting():
+            _end(worker)
+
+
+def _exchange(worker: subprocess.Popen[bytes], picture: Picture, name: str) -> Image.Image | str:
+    """The image, or why there is none. EOFError or OSError where the process died."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    about: dict[str, Any] = {one.name: getattr(picture, one.name) for one in fields(picture) if one.name != "file"}
+    data = picture.file.getbuffer()
+    worker.stdin.write(json.dumps({"name": name, "bytes": data.nbytes, **about}).encode() + b"\n")
+    worker.stdin.write(data)
+    worker.stdin.flush()
+    line = worker.stdout.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    said = json.loads(line)
+    if "refused" in said:
+        return str(said["refused"])
+    width, height = said["size"]
+    check_size(width, height, name)
+    image = Image.new("RGB", (width, height))
+    for y, rows in strips(*image.size):
+        pixels = worker.stdout.read(3 * image.width * rows)
+        if len(pixels) < 3 * image.width * rows:
+            raise EOFError
+        image.paste(Image.frombytes("RGB", (image.width, rows), pixels), (0, y))
+    return image
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    worker.kill()
+    for pipe in (worker.stdin, worker.stdout):
+        with contextlib.suppress(OSError):  # what was not read any more
+            pipe.close()  # type: ignore[union-attr]
+    worker.wait()
+
+
+BOX = DecodingBox()
+atexit.register(lambda: BOX.close())
+
+
+def _after_fork() -> None:
+    """A child must not talk to its parent's processes."""
+    global BOX
+    BOX = DecodingBox()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
