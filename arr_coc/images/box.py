@@ -25,6 +25,7 @@ WORKER = Path(__file__).with_name("worker.py")
 FOLDERS = {str(Path(__file__).parents[2]), str(Path(PIL.__file__).parents[1])}
 MOST_WORKERS = 4
 DEADLINE = 10.0  # seconds for one image, on a machine that is busy with other things
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}  # large pieces, once unused
 PATIENCE = 30.0  # seconds until a worker is free
 
 
@@ -68,8 +69,8 @@ class DecodingBox:
                 return worker
             _end(worker)
         command = [sys.executable, "-I", "-S", str(WORKER), *FOLDERS]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        pipe, environment = subprocess.PIPE, {**os.environ, **GIVE_BACK}
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment)
 
     def _waiting(self) -> subprocess.Popen[bytes] | None:
         with self._lock:
