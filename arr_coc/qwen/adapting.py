@@ -12,6 +12,7 @@ too; the others in one safetensors file with the full new tensors of what was tr
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def check_adapting(how: str, rank: int, alpha: float, dropout: float) -> None:
     """Refuse settings that cannot be meant."""
     if how not in HOWS:
         raise ValueError(f"adapting {how!r}: expected one of {', '.join(HOWS)}")
-    if rank < 1 or alpha <= 0 or not 0 <= dropout < 1:
+    if rank < 1 or not 0 < alpha < math.inf or not 0 <= dropout < 1:
         raise ValueError(
             f"rank={rank}, alpha={alpha}, dropout={dropout}: expected rank >= 1, alpha > 0, 0 <= dropout < 1"
         )

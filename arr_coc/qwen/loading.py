@@ -28,9 +28,9 @@ INDEX = "model.safetensors.index.json"
 HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 MOST_SETTINGS = 2**26  # bytes of a file that holds no weights; the largest is a tokenizer of 11 MB
 MOST_LAYERS = 128  # of a tower; the largest Qwen3-VL has 94
-MOST_NUMBER = 10_000_000  # in a config, and of the entries of a list; the largest are a base of angles and a vocabulary
+MOST_NUMBER = 10_000_000  # in a config; the largest are a base of angles and a vocabulary
+MOST_LISTED = 1_000  # entries of a list, and labels of a classifier, which are made into one
 CODE = ("auto_map", "attn_implementation", "experts_implementation")  # settings that can name code to be run
-LABELS = ("num_labels", "id2label", "label2id")  # of classifiers; a number of them would be made into a list
 
 
 class ModelNotFound(ValueError):
@@ -133,25 +133,31 @@ def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: An
 
 def _read_config(base: str, hub: dict[str, Any]) -> Any:
     """The model's config without what could name code, and without numbers that nobody means."""
-    said, _ = PretrainedConfig.get_config_dict(base, **hub)
+    try:
+        said, _ = PretrainedConfig.get_config_dict(base, **hub)
+    except OSError:
+        if not (Path(base) / "config.json").is_file():
+            raise
+        raise ValueError("config.json: not readable as JSON; copy it again") from None
     check_family(said.get("model_type", ""))
     if said.get("quantization_config"):
         raise ValueError("config.json: quantised weights are not read; give the model in bfloat16")
     config = CONFIG_MAPPING[said["model_type"]].from_dict(_harmless(said))
     depths = (config.text_config.num_hidden_layers, config.vision_config.depth)
-    if max(*depths, len(config.vision_config.deepstack_visual_indexes)) > MOST_LAYERS:
-        raise ValueError(f"config.json: {max(depths):,} layers, at most {MOST_LAYERS} are loaded; copy it again")
+    if not all(1 <= depth <= MOST_LAYERS for depth in depths):
+        raise ValueError(f"config.json: {max(depths):,} layers, expected 1 to {MOST_LAYERS}; copy it again")
+    if not set(config.vision_config.deepstack_visual_indexes) <= set(range(config.vision_config.depth)):
+        raise ValueError("config.json: key 'deepstack_visual_indexes' names layers that are not there; copy it again")
     return config
 
 
 def _harmless(said: Any, key: str = "config.json") -> Any:
     """What a config says, checked and pruned at any depth."""
     if isinstance(said, dict):
-        left_out = (*CODE, *LABELS)
-        return {name: _harmless(one, name) for name, one in said.items() if name not in left_out and name[0:1] != "_"}
-    size = len(said) if isinstance(said, list) else said
-    if isinstance(size, int) and abs(size) > MOST_NUMBER:
-        raise ValueError(f"config.json: key {key!r} holds {size:,}, at most {MOST_NUMBER:,} can be meant")
+        return {name: _harmless(one, name) for name, one in said.items() if name not in CODE and name[0:1] != "_"}
+    size, most = (len(said), MOST_LISTED) if isinstance(said, list) else (said, MOST_NUMBER)
+    if isinstance(size, int) and abs(size) > (MOST_LISTED if key == "num_labels" else most):
+        raise ValueError(f"config.json: key {key!r} holds {size:,}, which cannot be meant; copy it again")
     return [_harmless(one, key) for one in said] if isinstance(said, list) else said
 
 

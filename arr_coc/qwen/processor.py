@@ -91,10 +91,11 @@ def load_processor(source: str, **hub: Any) -> Any:
     else:
         images = Qwen2VLImageProcessorPil.from_pretrained(source, **hub)
         made = ImageOnlyProcessor(images, AutoTokenizer.from_pretrained(source, **hub))
-    sizes = ImageSizes.of(made)
-    if not (1 <= sizes.cell <= MOST_CELL and 1 <= sizes.least <= sizes.most <= MOST_RESIZED):
-        most = f"a cell of {MOST_CELL} px and an image of {MOST_RESIZED:,} pixels"
-        raise ValueError(f"preprocessor_config.json: {sizes}, at most {most} can be meant; copy it again")
+    sizes, own = ImageSizes.of(made), made.image_processor
+    is_sized = 1 <= sizes.cell <= MOST_CELL and 1 <= sizes.least <= sizes.most <= MOST_RESIZED
+    if not (is_sized and all(0 <= mean <= 1 for mean in own.image_mean) and all(0 < std <= 1 for std in own.image_std)):
+        says = f"{sizes}, image_mean={own.image_mean}, image_std={own.image_std}"
+        raise ValueError(f"the processor's settings cannot be meant ({says}); copy the model again")
     return made
 
 
@@ -125,7 +126,7 @@ MOST_CHARACTERS = 400_000  # of one conversation; more is not even tokenised
 MOST_WORDS = 32_768  # tokens of one conversation that are no image
 MOST_CELL = 256  # px
 MOST_RESIZED = 2**26  # pixels of an image as the model sees it; Qwen3-VL's own limit is a quarter
-MOST_SECONDS = 2.0  # for a chat template, which takes a millisecond
+MOST_SECONDS = 1.0  # for a chat template, which takes a millisecond
 
 
 @contextlib.contextmanager
@@ -141,6 +142,11 @@ def _cut_off() -> Iterator[None]:
     sys.settrace(watch)
     try:
         yield
+    except ValueError:
+        raise
+    except Exception as error:  # whatever is wrong with it, or forbidden to it
+        why = f"{type(error).__name__}: {error}"[:200]
+        raise ValueError(f"the model's chat template cannot be used ({why}); copy the model again") from None
     finally:
         sys.settrace(before)
 

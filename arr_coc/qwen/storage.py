@@ -41,9 +41,12 @@ def save_adapter(folder: Path, config: ARRCOCConfig, layer: ARRCOCLayer) -> None
 def load_adapter(folder: Path) -> tuple[ARRCOCConfig, ARRCOCLayer]:
     """Read an adapter. Anything that does not fit is refused with the file's and the key's name."""
     config = ARRCOCConfig.load(folder)
-    with torch.device("meta"):  # whatever sizes the config claims, nothing is made of them yet
-        expected = {name: tuple(tensor.shape) for name, tensor in ARRCOCLayer.from_config(config).state_dict().items()}
-    weights = _read_weights(folder, expected)
+    try:
+        with torch.device("meta"):  # whatever sizes the config claims, nothing is made of them yet
+            expected = ARRCOCLayer.from_config(config).state_dict()
+    except RuntimeError as error:
+        raise ValueError(f"{CONFIG_FILE}: no layer has such sizes ({error}); save the adapter again") from None
+    weights = _read_weights(folder, {name: tuple(tensor.shape) for name, tensor in expected.items()})
     layer = ARRCOCLayer.from_config(config)
     layer.load_state_dict(weights)
     return config, layer
