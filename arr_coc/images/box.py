@@ -19,7 +19,7 @@ import PIL
 from PIL import Image
 
 from arr_coc.images.decoding import strips
-from arr_coc.images.headers import Picture, Refused, check_size
+from arr_coc.images.headers import PictureFile, Refused, check_size
 
 WORKER = Path(__file__).with_name("worker.py")
 FOLDERS = {str(Path(__file__).parents[2]), str(Path(PIL.__file__).parents[1])}
@@ -37,7 +37,7 @@ class DecodingBox:
         self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(MOST_WORKERS)
 
-    def decode(self, picture: Picture, name: str) -> Image.Image:
+    def decode(self, picture: PictureFile, name: str) -> Image.Image:
         """As `arr_coc.images.decoding.decode`, or a refusal in one line."""
         if not self._room.acquire(timeout=PATIENCE):
             raise Refused(f"{name}: too many images are being decoded; ask again in a moment")
@@ -82,7 +82,7 @@ class DecodingBox:
             _end(worker)
 
 
-def _exchange(worker: subprocess.Popen[bytes], picture: Picture, name: str) -> Image.Image | str:
+def _exchange(worker: subprocess.Popen[bytes], picture: PictureFile, name: str) -> Image.Image | str:
     """The image, or why there is none. EOFError or OSError where the process died."""
     assert worker.stdin is not None
     assert worker.stdout is not None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from PIL import Image, WebPImagePlugin
 
-from arr_coc.images.headers import Damaged, NotAnImage, Picture, Refused, check_size
+from arr_coc.images.headers import Damaged, NotAnImage, PictureFile, Refused, check_size
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 MOST_COST = 8  # bytes of memory a pixel, the finished image among them
@@ -33,7 +33,7 @@ DEEP = ("I;16", "I;16B", "I;16L", "I")  # modes with 16 bits a value
 FROM_DEEP = [int(value * (255 / 65535)) for value in range(65536)]
 
 
-def decode(picture: Picture, name: str) -> Image.Image:
+def decode(picture: PictureFile, name: str) -> Image.Image:
     """The size was checked as its header told it; it is checked again as the decoder does."""
     with Image.open(picture.file, formats=(picture.format,)) as image:
         check_size(image.width, image.height, name)
@@ -55,7 +55,7 @@ def _first_frame(image: WebPImagePlugin.WebPImageFile) -> Image.Image:
     return Image.frombuffer(image.rawmode, image.size, data, "raw", image.rawmode, 0, 1)
 
 
-def _with_coarse_colours(picture: Picture) -> Image.Image:
+def _with_coarse_colours(picture: PictureFile) -> Image.Image:
     """A JPEG with all of its brightness, its colours at half the size, as most JPEGs have them anyhow.
 
     A large progressive one that has its colours in full would cost 10 bytes a pixel: 6 are held until the end, and the
@@ -75,7 +75,7 @@ def _with_coarse_colours(picture: Picture) -> Image.Image:
     return rgb
 
 
-def _half_size(picture: Picture) -> Image.Image:
+def _half_size(picture: PictureFile) -> Image.Image:
     """A JPEG at half its width and height, rounded up, as YCbCr."""
     picture.file.seek(0)
     with Image.open(picture.file, formats=("JPEG",)) as image:

@@ -47,7 +47,7 @@ class Refused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PictureFile:
     """What a decoder is given: the file without what is no part of the picture, and what is known of it."""
 
     file: io.BytesIO
@@ -69,7 +69,7 @@ class Header:
     format: str
     width: int
     height: int
-    picture: Callable[[], Picture]
+    picture: Callable[[], PictureFile]
     """Walks the whole file; to be called once the size was found bearable."""
 
 
@@ -119,7 +119,7 @@ def _png(file: IO[bytes], start: bytes) -> Header:
     return Header("PNG", width, height, lambda: _png_picture(file, (width, height)))
 
 
-def _png_picture(file: IO[bytes], size: tuple[int, int]) -> Picture:
+def _png_picture(file: IO[bytes], size: tuple[int, int]) -> PictureFile:
     """The chunks that make the picture."""
     kept, orientation = io.BytesIO(), 0
     kept.write(file.read(8))
@@ -140,7 +140,7 @@ def _png_picture(file: IO[bytes], size: tuple[int, int]) -> Picture:
     else:
         raise Damaged("it is cut into too many chunks")
     kept.seek(0)
-    return Picture(kept, "PNG", *size, orientation=orientation, is_risky=_is_packed(kept, size))
+    return PictureFile(kept, "PNG", *size, orientation=orientation, is_risky=_is_packed(kept, size))
 
 
 # ---------------------------------------------------------------- JPEG
@@ -199,7 +199,9 @@ def _coefficients(sampling: bytes) -> float:
     return 2 * sum(across * down for across, down in fineness) / finest
 
 
-def _jpeg_picture(kept: io.BytesIO, file: IO[bytes], size: tuple[int, int], held: float, orientation: int) -> Picture:
+def _jpeg_picture(
+    kept: io.BytesIO, file: IO[bytes], size: tuple[int, int], held: float, orientation: int
+) -> PictureFile:
     """All up to the end of the first picture; others may follow it."""
     rest = file.read()
     end = rest.find(b"\xff\xd9") + 2  # inside of a scan two such bytes cannot stand together
@@ -209,7 +211,7 @@ def _jpeg_picture(kept: io.BytesIO, file: IO[bytes], size: tuple[int, int], held
         raise Damaged("it is cut into too many scans")
     kept.write(memoryview(rest)[:end])
     kept.seek(0)
-    return Picture(kept, "JPEG", *size, held, orientation, _is_packed(kept, size))
+    return PictureFile(kept, "JPEG", *size, held, orientation, _is_packed(kept, size))
 
 
 def _is_picture(marker: int) -> bool:
@@ -246,7 +248,7 @@ def _webp_size(start: bytes) -> tuple[int, int]:
     raise Damaged("it does not begin with its size")
 
 
-def _webp_picture(file: IO[bytes], size: tuple[int, int]) -> Picture:
+def _webp_picture(file: IO[bytes], size: tuple[int, int]) -> PictureFile:
     """The chunks of the first frame. A lossless part may need tables of any size: how large, no header says."""
     kept, flags, told, frames, is_lossless = io.BytesIO(), 0, {}, 0, False
     kept.write(file.read(12))
@@ -275,7 +277,7 @@ def _webp_picture(file: IO[bytes], size: tuple[int, int]) -> Picture:
     if not orientation and flags & WEBP_XMP and (said := XMP_ORIENTATION.search(told.get(b"XMP ", b""))):
         orientation = int(said[1])
     is_risky = is_lossless or _is_packed(kept, size)
-    return Picture(kept, "WEBP", *size, orientation=orientation, is_risky=is_risky)
+    return PictureFile(kept, "WEBP", *size, orientation=orientation, is_risky=is_risky)
 
 
 def check_size(width: int, height: int, name: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 sys.path += sys.argv[1:]
 
 from arr_coc.images.decoding import MOST_COST, WEBP_COST, decode, one_line, strips
-from arr_coc.images.headers import MOST_PIXELS, Picture
+from arr_coc.images.headers import MOST_PIXELS, PictureFile
 
 try:
     import resource
@@ -45,7 +45,7 @@ def limit(cost: int) -> None:
 
 def answer(about: dict[str, Any], data: bytes) -> tuple[dict[str, Any], Any]:
     """What to say of a picture, and the image if there is one."""
-    name, picture = about.pop("name"), Picture(io.BytesIO(data), **about)
+    name, picture = about.pop("name"), PictureFile(io.BytesIO(data), **about)
     a_pixel = WEBP_COST if picture.format == "WEBP" else MOST_COST
     try:
         limit(min(picture.width * picture.height, MOST_PIXELS) * a_pixel + SPARE)

@@ -1,7 +1,7 @@
 """Hostile model and adapter folders: a good tiny one, and what can be done to it, each in a line or two.
 
-`ATTACKS` are changes of a folder by name; those in `LOADS` leave a model that loads. `make` makes the folder of one number
-of 240: every attack once, then bytes changed at random in one of its files.
+`ATTACKS` are changes of a folder by name; those in `LOADS` leave a model that loads. `make` makes the folder of a
+number, of 240: every attack once, then bytes changed at random in one of its files.
 """
 
 import json
