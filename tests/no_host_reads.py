@@ -31,7 +31,7 @@ class NoHostReads(TorchDispatchMode):
 class StrictRecorder(Rerunner):
     """Runs again, as a CPU can, but only what a CUDA graph could hold."""
 
-    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None) -> Recording:
+    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None, beside: bool = False) -> Recording:
         def watched(tensors: Tensors) -> Tensors:
             with NoHostReads():
                 return function(tensors)

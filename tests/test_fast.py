@@ -27,10 +27,10 @@ from arr_coc.qwen.graphs.forward import places_of
 from arr_coc.qwen.graphs.layout import plan, read_prompt
 from arr_coc.qwen.graphs.picking import Picking, ids_of, picking_of
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recordings, Rerunner
-from arr_coc.qwen.graphs.rules import why_not_model
+from arr_coc.qwen.graphs.rules import why_not, why_not_model
 from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
-from arr_coc.qwen.request import cells_of, compact, samples_of_images, token_types
+from arr_coc.qwen.request import Layout, Request, cells_of, samples_of_images, shorten, token_types
 from arr_coc.records import Balance, Judgement
 from arr_coc.selectors import make_selector
 from arr_coc.texture import canvas_of
@@ -40,6 +40,7 @@ TWO = Conversation([tiny.picture(96, 96, 1), tiny.picture(64, 128, 2)], "and wha
 LATER = Conversation([tiny.picture(128, 64, 3)], "and now?", history=[("look at it first", "a thing")])
 WORDS = Conversation([], "only words here")
 LARGE = Conversation([tiny.picture(384, 320, 4)], "a larger one")
+PAIR = Conversation([tiny.picture(160, 128, 5), tiny.picture(128, 192, 6)], "which of them?")
 NEW = 8
 
 
@@ -90,6 +91,7 @@ def assert_equal_choices(ours, conversations, keeps, **changed):
         for one, other in zip(fast, slow, strict=True):
             assert torch.equal(one.kept, other.kept)
             assert (one.strategy, one.reason, one.grid) == (other.strategy, other.reason, other.grid)
+            assert one.periphery == other.periphery
             assert close(one.relevance, other.relevance)
             assert all(close(one.maps[name], other.maps[name]) for name in other.maps)
             assert one.weights == pytest.approx(other.weights)
@@ -139,6 +141,30 @@ def test_a_selector_that_looks_twice(batch, how):
     ours = wrapped(how, "look_twice")
     assert_equal_paths(ours, *BATCHES[batch])
     assert_equal_choices(ours, *BATCHES[batch])
+
+
+COPIED = {
+    **{name: BATCHES[name] for name in ("one", "exactly a bucket", "one kept whole", "a row without an image")},
+    **{name: BATCHES[name] for name in ("same grid twice", "a large budget", "three rows of different sizes")},
+    "two images": ([PAIR], [24]),
+    "auto": ([PAIR, ONE], ["auto", 12]),
+}
+
+
+@pytest.mark.parametrize("context", ["never", "always"])
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
+@pytest.mark.parametrize("batch", COPIED)
+def test_small_copies_in_the_prompt(batch, selector, context):
+    ours = wrapped("foveated", selector, context=context)
+    assert_equal_paths(ours, *COPIED[batch])
+    made = assert_equal_choices(ours, *COPIED[batch])
+    assert any(image.periphery for row in made.images for image in row)
+
+
+def test_small_copies_with_compact_positions_and_small_copies_in_the_grid():
+    assert_equal_paths(wrapped("foveated", "look_twice", position_policy="compact"), [TWO], [24])
+    ours = wrapped("foveated", "look_twice", periphery="grid")
+    assert "periphery='grid'" in why_not(ours.looker(), ours.encoding, tiny.inputs(ONE))
 
 
 @pytest.mark.parametrize("settings", [{"most": 4, "least": 1}, {"depth": 1.0}, {"depth": 0.01}, {"least": 256}])
@@ -264,7 +290,10 @@ def test_positions_are_those_of_the_plain_path():
         of_images[start + index] = True
         start += h * w
     keep[types == 1] = of_images
-    short = compact(ids, mask, positions, keep, policy="original", pad_id=0)
+    layout = Layout.of(ids, inputs["image_grid_thw"], model.config)
+    assert torch.equal(layout.columns(kept), keep)
+    request = Request(ids, inputs["pixel_values"], inputs["image_grid_thw"], mask, layout, [0.5] * 3)
+    short = shorten(request, positions, kept, "original", pad_id=0)
     prompt = read_prompt(ids, mask, inputs["question_mask"], grids, samples_of_images(types, grids))
     slots = 32
     made = plan(prompt, [len(one) for one in kept], slots, 200, model.config.image_token_id)
@@ -310,7 +339,7 @@ def test_shrunk_patches_are_the_shrunk_image():
     (grid,) = cells_of(inputs["image_grid_thw"], 2)
     image = encoding.unpatchify(inputs["pixel_values"], grid, geometry)
     wanted = torch.nn.functional.interpolate(image.unsqueeze(0), size=(96, 128), mode="area")
-    assert close(pixels.shrink_patches(inputs["pixel_values"], grid, (96, 128), geometry), wanted)
+    assert close(pixels.Pixels(inputs["pixel_values"]).shrunk([grid], [0], (96, 128), geometry), wanted)
 
 
 def test_choosing_a_fixed_number_reads_nothing_back():
@@ -482,8 +511,11 @@ def test_what_several_recordings_keep_alive_counts_once():
 class Broken(Recorder):
     name = "broken"
 
-    def record(self, function, inputs, kept_alive=None):
+    def record(self, function, inputs, kept_alive=None, beside=False):
         raise RuntimeError("operation not permitted when stream is capturing")
+
+    def join(self):
+        pass
 
     def reset(self):
         pass
@@ -491,7 +523,7 @@ class Broken(Recorder):
 
 def test_what_cannot_be_captured_runs_all_the_same():
     fast = assert_equal_paths(wrapped(), [ONE], [0.4], Broken())
-    assert len(fast.recordings.statistics.failed) == 4
+    assert len(fast.recordings.statistics.failed) == 5
     assert all("capturing" in reason for reason in fast.recordings.statistics.failed.values())
 
 
@@ -548,15 +580,47 @@ def test_a_capture_warms_up_on_a_side_stream_and_shares_one_pool(monkeypatch):
 
     recorder = CudaRecorder(torch.device("cuda"))
     recording = recorder.record(function, {"x": torch.zeros(4)}, kept_alive="table")
-    order = ["pool", "wait", "side stream", "wait", "synchronize", "empty_cache", "capture in pool 1, thread_local"]
-    assert fake.calls == order
-    assert runs == [3, 3, 7], "twice on the side stream, then while capturing"
+    order = ["wait", "side stream", "wait", "synchronize", "empty_cache", "capture in pool 1, thread_local"]
+    assert fake.calls == ["pool", "pool", *order]
+    assert runs == [4, 4, 8], "twice on the side stream, then while capturing"
     assert recording.outputs["y"].tolist() == [1, 1, 1, 1], "what is captured writes to the results' own buffer"
     assert recording.size == 2 * 16 + 500
     assert recording.kept_alive == "table"
     assert recording(x=torch.ones(4)) is recording.outputs
-    assert fake.calls[-1] == "replay"
+    assert fake.calls[-2:] == [order[-1], "replay"]
     assert recording.inputs["x"].tolist() == [1, 1, 1, 1]
+
+
+def test_what_runs_beside_has_a_pool_and_a_stream_of_its_own(monkeypatch):
+    fake = FakeCuda(monkeypatch)
+    recorder = CudaRecorder(torch.device("cuda"))
+    recording = recorder.record(lambda t: {"y": t["x"] + 1}, {"x": torch.zeros(4)}, beside=True)
+    assert fake.calls[-1] == "capture in pool 2, thread_local"
+    recording(x=torch.ones(4))
+    recorder.join()
+    assert fake.calls[-4:] == ["wait", "side stream", "replay", "wait"], "for its inputs, and then it is waited for"
+
+
+class Late(Rerunner):
+    """Runs what is beside as late as it may."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def record(self, function, inputs, kept_alive=None, beside=False):
+        made = super().record(function, inputs, kept_alive)
+        return replace(made, replay=lambda: self.waiting.append(made.replay)) if beside else made
+
+    def join(self):
+        for replay in self.waiting:
+            replay()
+        self.waiting.clear()
+
+
+@pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
+@pytest.mark.parametrize("batch", ["one", "three grids out of order"])
+def test_what_runs_beside_is_waited_for(batch, selector):
+    assert_equal_paths(wrapped("sparse", selector), *BATCHES[batch], Late())
 
 
 def test_a_capture_that_fails_leaves_its_pool(monkeypatch):
@@ -564,7 +628,7 @@ def test_a_capture_that_fails_leaves_its_pool(monkeypatch):
     recorder = CudaRecorder(torch.device("cuda"))
     kept = Recordings(recorder, 1 << 20)
     assert kept.get("a", make_of(3))(x=torch.ones(3))["y"].tolist() == [2, 2, 2]
-    assert recorder.pool == "pool 2"
+    assert recorder.pools == ("pool 3", "pool 4")
     assert "capturing" in kept.statistics.failed["a"]
     assert "a" in kept, "it is not tried again"
 
@@ -588,7 +652,13 @@ def test_images_of_other_sizes_share_the_vision_and_language_recordings():
         inputs = tiny.inputs(Conversation([tiny.picture(*size)], "what is this?"))
         fast.run(ours.looker(), ours.encoding, job_of(inputs, [16]), Picking(NEW, (), 0))
     kinds = [key[0] for key in fast.recordings._kept]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"judge": 3, "see": 1, "decode": 1, "prefill": 1}
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "textures": 3,
+        "judge": 3,
+        "see": 1,
+        "decode": 1,
+        "prefill": 1,
+    }
 
 
 def test_the_strict_recorder_notices_a_host_read():

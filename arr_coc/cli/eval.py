@@ -125,7 +125,7 @@ def bench(
     what = {"sides": side or [1024], "batches": batch or [1], "kept": kept or [200], "sights": sight or ["stem"]}
     how = {"text": text, "decode": decode, "repeats": repeats, "device": device, "dtype": dtype}
     where = {"out": out, "append": append, "plot": plot, "profile": profile, "fit": fit}
-    subject = {"model": model if shape is None else SHAPE + shape, "encodings": encoding or ENCODINGS}
+    subject = {"model": model if shape is None else SHAPE + shape, "encodings": encoding or ENCODINGS[:3]}
     options = SimpleNamespace(**subject, modes=mode or MODES[:2], **what, **how, **where)
     typer.echo(json.dumps(run(options, teller(quiet))))
 
@@ -142,11 +142,11 @@ def report(
 
     arr-coc report --results out --out out/report
     """
-    from arr_coc.evaluation.report.main import ReportOptions, write_report
+    from arr_coc.evaluation.report.main import write_report
 
     if failures:
         raise ValueError(
             "lost questions are shown by the project's own report, in a checkout: python -m studies.report"
         )
-    for path in write_report(ReportOptions(results, out), teller(quiet)):
+    for path in write_report(results, out, teller(quiet)):
         typer.echo(path)

@@ -191,11 +191,21 @@ class Looker:
     def gives_context(self) -> bool:
         """Whether any windows could attend to a small copy in the ViT."""
         setting = self.config.context
-        return setting == "always" or (setting == "auto" and self.selector.first_look is not None)
+        return setting == "always" or (setting != "never" and self.selector.first_look is not None)
 
     def context_grid(self, grid: Grid, kept: int) -> Grid | None:
         """Cells of the small copy that `kept` windows of an image attend to in the ViT; None where they do without."""
-        return context_grid(self.config.context == "always", kept, grid) if self.gives_context else None
+        return context_grid(self.config.context, kept, grid) if self.gives_context else None
+
+    def beside(self, grid: Grid, budgets: Sequence[int]) -> tuple[list[Grid | None], list[int]]:
+        """Cells of the small copies that stand in the prompt, for images of one grid, and the budgets left for windows.
+
+        None where there is no room for one.
+        """
+        small = (self.selector.first_look or FirstLook()).grid(grid)
+        copies = [periphery_grid(grid, small, budget) for budget in budgets]
+        areas = [height * width for height, width in (copy or (0, 0) for copy in copies)]
+        return copies, [budget - area for budget, area in zip(budgets, areas, strict=True)]
 
     # ---------------------------------------------------------------- judging
 
@@ -300,9 +310,8 @@ class Looker:
                 k_B = k_I[members]
                 beside: list[Grid | None] = [None] * len(members)
                 if foveated:
-                    small = self.first_looker().settings.grid(grid)
-                    beside = [periphery_grid(grid, small, k) for k in k_B.tolist()]
-                    k_B = k_B - k_B.new_tensor([h * w for h, w in (one or (0, 0) for one in beside)])
+                    beside, windows = self.beside(grid, k_B.tolist())
+                    k_B = k_B.new_tensor(windows)
                 allocation = self.selector.choose(judgement, k_B)
                 for row, image in enumerate(members):
                     kept = allocation.keep_BHW[row].flatten().nonzero().squeeze(-1)

@@ -15,10 +15,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.config import ARRCOCConfig, FirstLook
+from arr_coc.config import ARRCOCConfig, FirstLook, channel_names
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.timing import Stopwatch
+
+Tensors = dict[str, Tensor]
+LEVELS = ("fine_BChw", "middle_BChw", "cell_BCHW", "spread_B")  # tensors of textures
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +117,6 @@ class Selector(nn.Module, ABC):
         return allocation
 
 
-def equivalent_tokens(kept: int, total: int, layers: int, full_layers: int) -> float:
-    """Visual tokens per decoder layer, mean over the layers: `full_layers` of them see all, the others `kept`."""
-    return (full_layers * total + (layers - full_layers) * kept) / layers
-
-
 SelectorFactory = Callable[..., Selector]
 PLAIN = "plain"  # the model itself: no selector, though it stands beside them in comparisons
 SELECTORS: dict[str, SelectorFactory] = {}
@@ -199,10 +197,15 @@ class ARRCOCSelector(Selector):
         assert view.image_B3hw is not None
         return self.layer.judge(view.image_B3hw, view.question, view.grid, stopwatch, view.glance_BXHW, view.image_R)
 
-    def judge_textures(self, pyramid: TexturePyramid, view: View) -> Judgement:
-        """The rest of `judge`, from textures that were made before."""
-        seen = replace(pyramid, seen_BGHW=self.layer.sight(pyramid, view.glance_BXHW))
-        return self.layer.weigh(seen, view.question)
+    def seen(self, pyramid: TexturePyramid) -> Tensors:
+        """What can be known before question and glance: the textures."""
+        return {name: getattr(pyramid, name) for name in LEVELS}
+
+    def judge_seen(self, seen: Tensors, view: View) -> Judgement:
+        """The rest of `judge`, from what was `seen` before."""
+        pyramid = TexturePyramid(**seen, names=channel_names(self.channels))
+        seen_BGHW = self.layer.sight(pyramid, view.glance_BXHW)
+        return self.layer.weigh(replace(pyramid, seen_BGHW=seen_BGHW), view.question)
 
 
 @register("arr_coc")

@@ -20,7 +20,7 @@ from arr_coc.config import SCORERS, ARRCOCConfig, FirstLook
 from arr_coc.knowing import InformationScorer, saliency
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, TexturePyramid
-from arr_coc.selectors.base import Selector, View, register
+from arr_coc.selectors.base import Selector, Tensors, View, register
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
 
@@ -58,21 +58,25 @@ class LookTwiceSelector(Selector):
                 assert view.image_B3hw is not None
                 pyramid = texture_pyramid(view.image_B3hw, view.grid, self.channels)
         with stopwatch.part("knowing"):
-            return self.judge_textures(pyramid, view)
+            return self.judge_seen(self.seen(pyramid), view)
 
-    def judge_textures(self, pyramid: TexturePyramid, view: View) -> Judgement:
-        """The rest of `judge`, from textures that were made before."""
+    def judge_seen(self, seen: Tensors, view: View) -> Judgement:
+        """The rest of `judge`, from what was `seen` before."""
         assert view.attended_BN is not None
-        return self.weigh(pyramid, view.attended_BN.view(-1, *view.grid), view.question.asked_B, view.image_R)
+        return self.weigh(seen, view.attended_BN.view(-1, *view.grid), view.question.asked_B, view.image_R)
 
     @torch.no_grad()
-    def weigh(
-        self, pyramid: TexturePyramid, attended_RHW: Tensor, asked_R: Tensor, image_R: Tensor | None = None
-    ) -> Judgement:
-        """The judgement from textures of images, and from where the model looked for each row. Always in fp32."""
-        with torch.autocast(attended_RHW.device.type, enabled=False):
+    def seen(self, pyramid: TexturePyramid) -> Tensors:
+        """Information and what stands out, for which no question is needed. Always in fp32, as all that follows."""
+        with torch.autocast(pyramid.spread_B.device.type, enabled=False):
             blind_B2HW = torch.stack([above_ground(self.information(pyramid)), saliency(pyramid)], dim=1)
-            spread_R = pyramid.spread_B
+        return {"blind": blind_B2HW, "spread": pyramid.spread_B}
+
+    @torch.no_grad()
+    def weigh(self, seen: Tensors, attended_RHW: Tensor, asked_R: Tensor, image_R: Tensor | None = None) -> Judgement:
+        """The judgement from what was seen in images, and from where the model looked for each row."""
+        with torch.autocast(attended_RHW.device.type, enabled=False):
+            blind_B2HW, spread_R = seen["blind"], seen["spread"]
             if image_R is not None:
                 blind_B2HW, spread_R = blind_B2HW[image_R], spread_R[image_R]
             asked_R1 = asked_R.unsqueeze(-1)

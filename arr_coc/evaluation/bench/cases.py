@@ -17,7 +17,7 @@ from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.shapes import SHAPES, build_shape
 from arr_coc.qwen.vision import Geometry
 
-ENCODINGS = ("dense", "after-vit", "sparse")
+ENCODINGS = ("dense", "after-vit", "sparse", "foveated")
 MODES = ("eager", "graphs", "compiled")
 CHOOSERS = (*SIGHTS, "look_twice")  # what chooses: a sight of the ARR-COC layer, or another selector
 SHAPE = "shape:"
@@ -30,7 +30,9 @@ class Case:
     side: int  # px of a square image of whole cells
     batch: int
     kept: int  # visual tokens kept of each image; all of them where the encoding is dense
-    encoding: str  # dense (all tokens), after-vit (all are encoded, `kept` go on), sparse (only `kept` are encoded)
+    encoding: str
+    """dense (all tokens), after-vit (all are encoded, `kept` go on), sparse (only `kept` are encoded), foveated (so
+    too, and some of them are of a small copy)."""
     mode: str  # eager (plain transformers), graphs (the fast path), compiled (with the selector's kernels fused)
     sight: str = "stem"  # what chooses, one of CHOOSERS
     decode: int = 0  # new tokens after the first whose time is taken
@@ -74,7 +76,7 @@ class Subject:
 
 
 def load_subject(
-    name: str, device: str | None = None, dtype: str = "auto", sights: tuple[str, ...] = ("stem",), seed: int = 0
+    name: str, device: str | None = None, dtype: str = "auto", sights: tuple[str, ...] = ("stem",)
 ) -> Subject:
     """mini, a folder, a hub id, or `shape:qwen3-vl-2b` (random weights). A checkpoint brings its own selector."""
     on = pick_device(device)
@@ -86,8 +88,8 @@ def load_subject(
     shape = name.removeprefix(SHAPE)
     if shape not in SHAPES:
         raise ValueError(f"shape {shape!r}: known shapes are {', '.join(SHAPES)}")
-    stock = build_shape(shape, on, kind, seed)
-    return Subject(name, stock, {sight: random_owner(stock, sight, seed) for sight in sights})
+    stock = build_shape(shape, on, kind, seed=0)
+    return Subject(name, stock, {sight: random_owner(stock, sight) for sight in sights})
 
 
 def forgetful(owner: ARRCOCQwen) -> ARRCOCQwen:

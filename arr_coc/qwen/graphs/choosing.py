@@ -4,7 +4,8 @@ B rows, I images, G images of one grid, H W grid of cells, N = H * W, C cells of
 question tokens, E = 1 + DeepStack levels, D width.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,17 +17,29 @@ from arr_coc.config import FINE, Keep
 from arr_coc.knowing import place_waves
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.first_look import spread_over
-from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions, text_bucket
+from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions
 from arr_coc.qwen.graphs.pixels import Pixels
 from arr_coc.qwen.graphs.recording import Tensors
 from arr_coc.qwen.looking import Looker, explain
-from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows
+from arr_coc.qwen.vision import Grid, glance_grid, glance_rows
 from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, QuestionTokens
 from arr_coc.selectors import Selector, View
 from arr_coc.texture import Canvas, position_grid, pyramid_of
 from arr_coc.timing import Stopwatch
 
 MAP = "map "  # what the names of maps begin with among the tensors of a judgement
+SEEN = "seen "  # and those of what was seen in the textures
+LookFirst = Callable[[Callable[[], None]], list[Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it is looked at: who looks, at what, and what runs the recordings."""
+
+    stages: Any
+    looker: Looker
+    prompt: Prompt
+    pixels: Pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,7 @@ class Chosen:
     cells_IK: Tensor  # flat, increasing, 0 in empty slots
     mask_IK: Tensor | None  # None where every slot is real
     groups: dict[Grid, OneGrid]
+    copies: list[Grid | None]  # cells of each image's small copy in the prompt; None where there is none
 
     def strategies(self) -> dict[Grid, list[int]]:
         """What was done with each image of a group; reads from the device."""
@@ -63,6 +77,7 @@ class Chosen:
             for row, image in enumerate(group.members):
                 kept = self.cells_IK[image, : self.counts_I[image]]
                 made[image] = explain(grid, kept, judgement, row, STRATEGIES[strategies[grid][row]])
+                made[image] = replace(made[image], periphery=self.copies[image])
         images: list[list[ImageSelection]] = [[] for _ in prompt.rows]
         for image, sample in enumerate(prompt.sample_of):
             images[sample].append(made[image])
@@ -85,31 +100,41 @@ def everything(grids: list[Grid], device: torch.device, slots: int = 0) -> Chose
     mask_IK = place_IK < torch.tensor(counts).unsqueeze(1)
     cells_IK = place_IK.masked_fill(~mask_IK, 0).to(device, non_blocking=True)
     groups = {grid: OneGrid(members) for grid, members in by_grid(grids).items()}
-    return Chosen(counts, slots, cells_IK, None if min(counts) == slots else mask_IK.to(device), groups)
+    mask = None if min(counts) == slots else mask_IK.to(device)
+    return Chosen(counts, slots, cells_IK, mask, groups, [None] * len(counts))
 
 
 def choose(
-    stages: Any,
-    looker: Looker,
-    prompt: Prompt,
+    asked: Asked,
     keeps: list[Keep],
-    pixels: Pixels,
     features: Tensor | None,
-    attended: list[Tensor] | None = None,
+    look_first: LookFirst | None = None,
+    foveated: bool = False,
 ) -> Chosen:
     """Choose cells of all images. The host reads nothing back unless a budget depends on a map.
 
-    `stages` run what is recorded; `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that
-    read its tokens; `attended` are the maps of a first look, `[h, w]` per image.
+    `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that read its tokens; `look_first`
+    gives the maps of a first look, `[h, w]` per image, and calls what can be done meanwhile. `foveated` leaves room for
+    a small copy of each image in its budget.
     """
+    stages, looker, prompt = asked.stages, asked.looker, asked.prompt
     cells = [height * width for height, width in prompt.grids]
+    copies: list[Grid | None] = [None] * len(cells)
+
+    def windows(budgets: list[int]) -> list[int]:
+        for image, (grid, budget) in enumerate(zip(prompt.grids, list(budgets), strict=True)):
+            [copies[image]], [budgets[image]] = looker.beside(grid, [budget])
+        return budgets
+
     counts = known_budgets(keeps, prompt.sample_of, cells)
+    if counts is not None and foveated:
+        counts = windows(counts)
     groups = by_grid(prompt.grids)
     if looker.selector.reads_tokens:
         assert features is not None
-        judged = {grid: _judge_tokens(stages, looker, prompt, grid, groups[grid], features) for grid in groups}
+        judged = {grid: _judge_tokens(asked, grid, groups[grid], features) for grid in groups}
     else:
-        judged = _judge_pixels(stages, looker, prompt, counts, pixels, attended)
+        judged = _judge_pixels(asked, counts, look_first)
     if counts is None:
         order = [image for members in groups.values() for image in members]
         back_I = stages.put(torch.tensor(order).argsort())
@@ -117,56 +142,69 @@ def choose(
         mass_I, automatic_I = torch.stack(both).cpu().unbind()  # the one host read
         budget = looker.selector.allocator.shared_budgets
         counts = budget(keeps, prompt.sample_of, cells, mass_I.float(), automatic_I.long()).tolist()
-    return _take(stages, looker.selector, counts, groups, judged)
+        counts = windows(counts) if foveated else counts
+    return _take(stages, looker.selector, counts, copies, groups, judged)
 
 
-def _judge_pixels(
-    stages: Any,
-    looker: Looker,
-    prompt: Prompt,
-    counts: list[int] | None,
-    pixels: Pixels,
-    attended: list[Tensor] | None,
-) -> dict[Grid, Tensors]:
+def _judge_pixels(asked: Asked, counts: list[int] | None, look_first: LookFirst | None) -> dict[Grid, Tensors]:
     """The judgement of each group by its textures; where the budgets are known, the choice comes with it."""
-    canvases = pixels.canvases(prompt.grids, looker.geometry)
+    stages, looker, prompt = asked.stages, asked.looker, asked.prompt
+    groups = by_grid(prompt.grids)
+    seen: dict[Grid, Tensors] = {}
+    stages.join()
+
+    def see_textures() -> None:
+        canvases = asked.pixels.canvases(prompt.grids, looker.geometry)
+        for grid, members in groups.items():
+            pooled = torch.stack([canvases[image] for image in members])
+            seen[grid] = stages.textures(looker.selector, grid, pooled)
+
+    attended = None
+    if look_first is None:
+        see_textures()
+    else:
+        attended = look_first(see_textures)
     slots = None if counts is None else budget_bucket(max(counts))
     judged: dict[Grid, Tensors] = {}
-    for grid, members in by_grid(prompt.grids).items():
-        question, asked = _questions(stages, prompt, members)
-        given = {"canvas": torch.stack([canvases[image] for image in members]), "question": question, "asked": asked}
+    for grid, members in groups.items():
+        question, real = _questions(asked, members)
+        given = seen[grid] | {"question": question, "asked": real}
         if looker.selector.reads_glance:
-            rows = small_rows(looker.geometry, prompt, members, glance_grid(grid, looker.geometry.cell), pixels)
+            rows = small_rows(asked, members, glance_grid(grid, looker.geometry.cell))
             given["glance"] = stages.glance(rows, grid)
         if attended is not None:
             given["attended"] = torch.stack([attended[image] for image in members])
         if counts is not None:
             given["k"] = stages.put(torch.tensor([counts[image] for image in members]))
+        stages.join()
         judged[grid] = stages.judge(looker.selector, grid, given, slots)
     return judged
 
 
-def _judge_tokens(
-    stages: Any, looker: Looker, prompt: Prompt, grid: Grid, members: list[int], features: Tensor
-) -> Tensors:
+def _judge_tokens(asked: Asked, grid: Grid, members: list[int], features: Tensor) -> Tensors:
     """A selector that reads the ViT's tokens, run as it is."""
-    tokens_IND = features[0].view(len(prompt.grids), -1, features.shape[-1])
+    looker = asked.looker
+    tokens_IND = features[0].view(len(asked.prompt.grids), -1, features.shape[-1])
     visual_GND = torch.stack([tokens_IND[image, : grid[0] * grid[1]] for image in members])
-    question = looker.question(*_questions(stages, prompt, members))
+    question = looker.question(*_questions(asked, members))
     judgement = looker.judge(grid, question, Stopwatch(), visual_BND=visual_GND)
     return as_tensors(judgement) | {"automatic": looker.selector.automatic_budget(judgement)}
 
 
-def _questions(stages: Any, prompt: Prompt, members: list[int]) -> tuple[Tensor, Tensor]:
+def _questions(asked: Asked, members: list[int]) -> tuple[Tensor, Tensor]:
     """Ids of the question of each image's row, padded, and the mask of real ones: `[G, Q]`."""
-    samples = [prompt.sample_of[image] for image in members]
-    padded = padded_questions(prompt, text_bucket(max(len(asked) for asked in prompt.asked)))
-    ids_GQ, mask_GQ = (stages.put(one[samples]) for one in padded)
+    samples = [asked.prompt.sample_of[image] for image in members]
+    ids_GQ, mask_GQ = (asked.stages.put(one[samples]) for one in padded_questions(asked.prompt))
     return ids_GQ, mask_GQ
 
 
 def _take(
-    stages: Any, selector: Selector, counts: list[int], groups: dict[Grid, list[int]], judged: dict[Grid, Tensors]
+    stages: Any,
+    selector: Selector,
+    counts: list[int],
+    copies: list[Grid | None],
+    groups: dict[Grid, list[int]],
+    judged: dict[Grid, Tensors],
 ) -> Chosen:
     """The cells that the budgets buy; they are chosen already where the budgets were known before."""
     slots = budget_bucket(max(counts))
@@ -183,13 +221,14 @@ def _take(
         masks |= dict(zip(members, taken["mask"], strict=True))
     images = range(len(counts))
     mask_IK = None if min(counts) == slots else torch.stack([masks[image] for image in images])
-    return Chosen(counts, slots, torch.stack([cells[image] for image in images]), mask_IK, explained)
+    return Chosen(counts, slots, torch.stack([cells[image] for image in images]), mask_IK, explained, copies)
 
 
-def small_rows(geometry: Geometry, prompt: Prompt, members: list[int], small: Grid, pixels: Pixels) -> Tensor:
+def small_rows(asked: Asked, members: list[int], small: Grid) -> Tensor:
     """Patch rows of copies, of `small` cells, of images of one grid: `[G, P, X]`."""
-    shrunk = pixels.shrunk(prompt.grids, members, (small[0] * geometry.cell, small[1] * geometry.cell), geometry)
-    return glance_rows(shrunk, small, geometry)
+    geometry = asked.looker.geometry
+    size = (small[0] * geometry.cell, small[1] * geometry.cell)
+    return glance_rows(asked.pixels.shrunk(asked.prompt.grids, members, size, geometry), small, geometry)
 
 
 # ---------------------------------------------------------------- what is recorded
@@ -203,15 +242,23 @@ def tables_of(grid: Grid, device: torch.device) -> list[Tensor]:
     return [*orders, place_waves(height, width, device), *levels]
 
 
-def judge_canvas(selector: Any, word_table: Tensor, grid: Grid, tensors: Tensors) -> Judgement:
-    """What a selector that judges by textures thinks of pooled images."""
-    pooled, attended = tensors["canvas"], tensors.get("attended")
+def see_canvas(selector: Any, tensors: Tensors) -> Tensors:
+    """What a selector that judges by textures sees in pooled images before it knows the question."""
+    pooled = tensors["canvas"]
     canvas = Canvas.of(pooled[:, :3], pooled[:, 3:4], pooled[:, 4:5])
+    seen: Tensors = selector.seen(pyramid_of(canvas, selector.channels))
+    return {SEEN + name: tensor for name, tensor in seen.items()}
+
+
+def judge_seen(selector: Any, word_table: Tensor, grid: Grid, tensors: Tensors) -> Judgement:
+    """What it thinks of them, from what it has seen."""
+    attended = tensors.get("attended")
     question = QuestionTokens(F.embedding(tensors["question"], word_table).float(), tensors["asked"])
     wide = None if attended is None else spread_over(attended, grid).flatten(1)
     view = View(grid, question, None, None, tensors.get("glance"), attended_BN=wide)
-    judgement: Judgement = selector.judge_textures(pyramid_of(canvas, selector.channels), view)
-    if judgement.balance.relevance_BHW.shape != (pooled.shape[0], *grid):
+    seen = {name.removeprefix(SEEN): tensor for name, tensor in tensors.items() if name.startswith(SEEN)}
+    judgement: Judgement = selector.judge_seen(seen, view)
+    if judgement.balance.relevance_BHW.shape != (tensors["question"].shape[0], *grid):
         raise ValueError(f"a map of shape {tuple(judgement.balance.relevance_BHW.shape)} for a grid of {grid}")
     return judgement
 

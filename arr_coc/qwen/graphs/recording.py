@@ -50,8 +50,12 @@ class Recorder(ABC):
     name: str
 
     @abstractmethod
-    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None) -> Recording:
-        """`inputs` give shapes, dtypes and first values; they are copied."""
+    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None, beside: bool = False) -> Recording:
+        """`inputs` give shapes, dtypes and first values; they are copied. See `join` for what runs `beside`."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """What follows waits for what runs beside; have it before such results are read or given anew."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -63,7 +67,7 @@ class Rerunner(Recorder):
 
     name = "eager"
 
-    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None) -> Recording:
+    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None, beside: bool = False) -> Recording:
         static = {name: tensor.clone() for name, tensor in inputs.items()}
         outputs = {name: torch.empty_like(tensor) for name, tensor in function(static).items()}
 
@@ -72,6 +76,9 @@ class Rerunner(Recorder):
                 outputs[name].copy_(tensor)
 
         return Recording(static, outputs, replay, bytes_of(static) + bytes_of(outputs), kept_alive)
+
+    def join(self) -> None:
+        """Nothing runs beside anything."""
 
     def reset(self) -> None:
         """Nothing is shared between recordings."""
@@ -85,19 +92,25 @@ def unrecorded(function: Function, inputs: Tensors, kept_alive: Any = None) -> R
 
 
 class CudaRecorder(Recorder):
-    """Captures CUDA graphs on a stream of its own, with one pool of memory."""
+    """Captures CUDA graphs on a stream of its own, with one pool of memory; and one more of each for what runs beside.
+
+    Graphs of one pool may not run at the same time: they would write over each other.
+    """
 
     name = "graphs"
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        self.stream, self.side = torch.cuda.Stream(device), torch.cuda.Stream(device)
         self.reset()
 
     def reset(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
+        self.pools = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
 
-    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None) -> Recording:
+    def join(self) -> None:
+        torch.cuda.current_stream(self.device).wait_stream(self.side)
+
+    def record(self, function: Function, inputs: Tensors, kept_alive: Any = None, beside: bool = False) -> Recording:
         static = {name: tensor.clone() for name, tensor in inputs.items()}
         here = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(here)
@@ -113,14 +126,24 @@ class CudaRecorder(Recorder):
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads may allocate meanwhile: only what this thread does counts as an error.
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            pool = self.pools[beside]
+            with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
                 for name, tensor in function(static).items():
                     outputs[name].copy_(tensor)
         except RuntimeError:
             self.reset()  # a broken capture must not leave its mark on the pool of the next
             raise
         grown = max(0, torch.cuda.memory_reserved(self.device) - before)
-        return Recording(static, outputs, graph.replay, bytes_of(static) + bytes_of(outputs) + grown, kept_alive)
+        size = bytes_of(static) + bytes_of(outputs) + grown
+        return Recording(static, outputs, self._beside(graph) if beside else graph.replay, size, kept_alive)
+
+    def _beside(self, graph: torch.cuda.CUDAGraph) -> Callable[[], None]:
+        def replay() -> None:
+            self.side.wait_stream(torch.cuda.current_stream(self.device))  # for the inputs
+            with torch.cuda.stream(self.side):
+                graph.replay()
+
+        return replay
 
 
 def bytes_of(tensors: Tensors) -> int:
@@ -159,7 +182,13 @@ class Recordings:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._kept
 
-    def get(self, key: Hashable, make: Callable[[], tuple[Function, Tensors]], kept_alive: Any = None) -> Recording:
+    def get(
+        self,
+        key: Hashable,
+        make: Callable[[], tuple[Function, Tensors]],
+        kept_alive: Any = None,
+        beside: bool = False,
+    ) -> Recording:
         """The recording of that key, made if need be. Where recording fails, the same function runs as it is."""
         found = self._kept.get(key)
         if found is not None:
@@ -169,7 +198,7 @@ class Recordings:
         function, inputs = make()
         if key in self._too_large:
             return unrecorded(function, inputs, kept_alive)
-        recording = self._record(key, function, inputs, kept_alive)
+        recording = self._record(key, function, inputs, kept_alive, beside)
         self.statistics.made += 1
         if recording.size > self.most_bytes:
             self.statistics.too_large += 1
@@ -181,9 +210,9 @@ class Recordings:
             self.statistics.dropped += 1
         return recording
 
-    def _record(self, key: Hashable, function: Function, inputs: Tensors, kept_alive: Any) -> Recording:
+    def _record(self, key: Hashable, function: Function, inputs: Tensors, kept_alive: Any, beside: bool) -> Recording:
         try:
-            return self.recorder.record(function, inputs, kept_alive)
+            return self.recorder.record(function, inputs, kept_alive, beside)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
