@@ -129,7 +129,7 @@ def test_the_header_says_what_the_decoder_finds(size, kind):
     file.seek(0)
     header = read_header(file)
     assert (header.format, header.width, header.height) == (name.upper(), *size)
-    with Image.open(header.picture().file) as image:
+    with Image.open(header.file) as image:
         image.load()
         assert (image.format, image.size) == (header.format, size)
 
@@ -145,7 +145,7 @@ def test_the_header_knows_what_a_jpegs_decoder_holds():
     rgb = tiny.picture(64, 64)
 
     def held(data: bytes) -> float:
-        return read_header(io.BytesIO(data)).picture().held
+        return read_header(io.BytesIO(data)).held
 
     for subsampling, expected in ((0, 6), (1, 4), (2, 3)):
         assert held(jpeg(rgb, subsampling=subsampling)) == 0
@@ -198,7 +198,7 @@ def test_what_is_no_part_of_the_picture_is_never_decoded(tmp_path):
     text.add_text("note", "x" * 10_000, zip=True)
     tiny.picture().save(laden, pnginfo=text, icc_profile=b"junk" * 100)
     with open(laden, "rb") as file:
-        picture = read_header(file).picture().file
+        picture = read_header(file).file
     with Image.open(picture) as image:
         assert "note" not in image.info
         assert "icc_profile" not in image.info

@@ -112,12 +112,12 @@ def test_tables_survive_threads(monkeypatch):
         sys.setswitchinterval(before)
 
 
-def ask_in_threads(ours, threads: int, questions: int, sizes: int) -> list[tuple]:
+def ask_in_threads(ours, threads: int, questions: int, sizes: int, first: int = 0) -> list[tuple]:
     """Answers of so many questions, over sizes that nobody has seen, each asked by whichever thread is free."""
     started = threading.Barrier(threads)
 
     def ask(number):
-        if number < threads:
+        if number - first < threads:
             started.wait()
         side = number % sizes
         picture = tiny.picture(64 + 32 * (side % 10), 64 + 32 * (side // 10), number)
@@ -125,9 +125,9 @@ def ask_in_threads(ours, threads: int, questions: int, sizes: int) -> list[tuple
         return answer.text, answer.confidence, answer.notices, [one.kept.tolist() for one in answer.selection]
 
     if threads == 1:
-        return [ask(number) for number in range(questions)]
+        return [ask(number) for number in range(first, first + questions)]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(ask, range(questions)))
+        return list(pool.map(ask, range(first, first + questions)))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ A few such processes are started when they are first needed, and kept. What an i
 notices: it dies, the image is refused in one line, and the next image gets a new one.
 """
 
-import atexit
 import contextlib
 import json
 import os
@@ -117,7 +116,6 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 BOX = DecodingBox()
-atexit.register(lambda: BOX.close())
 
 
 def _after_fork() -> None:

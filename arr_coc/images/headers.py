@@ -1,4 +1,4 @@
-"""What an image file is and how large it says it is, from its first bytes: nothing is decoded, little is read.
+"""What an image file is and how large it says it is: nothing is decoded.
 
 A file is walked piece by piece, and what is no part of the picture (texts, profiles, EXIF, previews, later frames) is
 left out of what is handed on: a decoder cannot stumble over what it never sees. The orientation alone is read, by hand.
@@ -7,7 +7,6 @@ left out of what is handed on: a decoder cannot stumble over what it never sees.
 import io
 import re
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
@@ -54,27 +53,19 @@ class PictureFile:
     format: str
     width: int
     height: int
-    held: float = 0.0
-    """Bytes a pixel that a decoder must hold beside the image that it makes."""
-    orientation: int = 0
-    """As EXIF numbers them, 1 to 8; anything else: upright."""
-    is_risky: bool = False
-    """Whether its size does not say what decoding it takes."""
+    orientation: int  # as EXIF numbers them, 1 to 8; anything else: upright
+    held: float = 0.0  # bytes a pixel that a decoder must hold beside the image that it makes
+    is_lossless_webp: bool = False  # such a part may need tables of any size: how large, no header says
+
+    @property
+    def is_risky(self) -> bool:
+        """Whether its size does not say what decoding it takes."""
+        is_packed = 3 * self.width * self.height > COMPRESSED * self.file.getbuffer().nbytes
+        return self.is_lossless_webp or is_packed
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What a file says of itself."""
-
-    format: str
-    width: int
-    height: int
-    picture: Callable[[], PictureFile]
-    """Walks the whole file; to be called once the size was found bearable."""
-
-
-def read_header(file: IO[bytes]) -> Header:
-    """Format and size of an open file of at most a few megabytes."""
+def read_header(file: IO[bytes]) -> PictureFile:
+    """What an open file of at most a few megabytes says of itself."""
     start = file.read(30)
     file.seek(0)
     if start.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -82,8 +73,7 @@ def read_header(file: IO[bytes]) -> Header:
     if start.startswith(b"\xff\xd8\xff"):
         return _jpeg(file)
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        size = _webp_size(start)
-        return Header("WEBP", *size, lambda: _webp_picture(file, size))
+        return _webp(file, *_webp_size(start))
     raise NotAnImage
 
 
@@ -105,22 +95,14 @@ def orientation_of(exif: bytes) -> int:
     return 0
 
 
-def _is_packed(file: io.BytesIO, size: tuple[int, int]) -> bool:
-    return 3 * size[0] * size[1] > COMPRESSED * file.getbuffer().nbytes
-
-
 # ---------------------------------------------------------------- PNG
 
 
-def _png(file: IO[bytes], start: bytes) -> Header:
+def _png(file: IO[bytes], start: bytes) -> PictureFile:
+    """The chunks that make the picture."""
     if len(start) < 24 or start[12:16] != b"IHDR":
         raise Damaged("it does not begin with its size")
     width, height = struct.unpack(">II", start[16:24])
-    return Header("PNG", width, height, lambda: _png_picture(file, (width, height)))
-
-
-def _png_picture(file: IO[bytes], size: tuple[int, int]) -> PictureFile:
-    """The chunks that make the picture."""
     kept, orientation = io.BytesIO(), 0
     kept.write(file.read(8))
     for _ in range(MOST_PIECES):
@@ -140,14 +122,14 @@ def _png_picture(file: IO[bytes], size: tuple[int, int]) -> PictureFile:
     else:
         raise Damaged("it is cut into too many chunks")
     kept.seek(0)
-    return PictureFile(kept, "PNG", *size, orientation=orientation, is_risky=_is_packed(kept, size))
+    return PictureFile(kept, "PNG", width, height, orientation)
 
 
 # ---------------------------------------------------------------- JPEG
 
 
-def _jpeg(file: IO[bytes]) -> Header:
-    """Walks the segments up to the first scan."""
+def _jpeg(file: IO[bytes]) -> PictureFile:
+    """The segments that make the picture."""
     kept, size, sampling, is_progressive, orientation = io.BytesIO(), None, b"", False, 0
     kept.write(file.read(2))
     for _ in range(MOST_PIECES):
@@ -174,8 +156,8 @@ def _jpeg(file: IO[bytes]) -> Header:
     if size is None:
         raise Damaged("it does not say its size")
     is_one_scan = not is_progressive and data[:1] == bytes((len(sampling),))
-    held = 0.0 if is_one_scan else _coefficients(sampling)
-    return Header("JPEG", *size, lambda: _jpeg_picture(kept, file, size, held, orientation))
+    _copy_scans(kept, file, size[0] * size[1])
+    return PictureFile(kept, "JPEG", *size, orientation, 0.0 if is_one_scan else _coefficients(sampling))
 
 
 def _frame_size(marker: int, data: bytes, before: tuple[int, int] | None) -> tuple[int, int]:
@@ -199,19 +181,16 @@ def _coefficients(sampling: bytes) -> float:
     return 2 * sum(across * down for across, down in fineness) / finest
 
 
-def _jpeg_picture(
-    kept: io.BytesIO, file: IO[bytes], size: tuple[int, int], held: float, orientation: int
-) -> PictureFile:
+def _copy_scans(kept: io.BytesIO, file: IO[bytes], pixels: int) -> None:
     """All up to the end of the first picture; others may follow it."""
     rest = file.read()
     end = rest.find(b"\xff\xd9") + 2  # inside of a scan two such bytes cannot stand together
     end = end if end >= 2 else len(rest)
     scans = 1 + rest.count(b"\xff\xda", 0, end)
-    if scans > MOST_SCANS or scans * size[0] * size[1] > MOST_PASSED:
+    if scans > MOST_SCANS or scans * pixels > MOST_PASSED:
         raise Damaged("it is cut into too many scans")
     kept.write(memoryview(rest)[:end])
     kept.seek(0)
-    return PictureFile(kept, "JPEG", *size, held, orientation, _is_packed(kept, size))
 
 
 def _is_picture(marker: int) -> bool:
@@ -248,8 +227,8 @@ def _webp_size(start: bytes) -> tuple[int, int]:
     raise Damaged("it does not begin with its size")
 
 
-def _webp_picture(file: IO[bytes], size: tuple[int, int]) -> PictureFile:
-    """The chunks of the first frame. A lossless part may need tables of any size: how large, no header says."""
+def _webp(file: IO[bytes], width: int, height: int) -> PictureFile:
+    """The chunks of the first frame."""
     kept, flags, told, frames, is_lossless = io.BytesIO(), 0, {}, 0, False
     kept.write(file.read(12))
     for _ in range(MOST_PIECES):
@@ -276,8 +255,7 @@ def _webp_picture(file: IO[bytes], size: tuple[int, int]) -> PictureFile:
     orientation = orientation_of(told.get(b"EXIF", b"")) if flags & WEBP_EXIF else 0
     if not orientation and flags & WEBP_XMP and (said := XMP_ORIENTATION.search(told.get(b"XMP ", b""))):
         orientation = int(said[1])
-    is_risky = is_lossless or _is_packed(kept, size)
-    return PictureFile(kept, "WEBP", *size, orientation=orientation, is_risky=is_risky)
+    return PictureFile(kept, "WEBP", width, height, orientation, is_lossless_webp=is_lossless)
 
 
 def check_size(width: int, height: int, name: str) -> None:

@@ -17,10 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.images import box
-from arr_coc.images.decoding import FORMATS, MOST_COST, WEBP_COST, decode, one_line, upright_rgb
+from arr_coc.images.decoding import MOST_COST, WEBP_COST, decode, one_line, upright_rgb
 from arr_coc.images.headers import MOST_PIXELS, ORIENTATION, Refused, check_size, orientation_of, read_header
-
-__all__ = ["FORMATS", "MOST_BYTES", "ImageLike", "byte_tensor", "image_tensor", "read_image", "read_images"]
 
 MOST_BYTES = 20 * 1024 * 1024
 MOST_IMAGES = 8
@@ -102,12 +100,11 @@ def _from_file(file: IO[bytes], size: int, name: str, boxed: bool) -> Image.Imag
     if size > MOST_BYTES:
         raise ValueError(f"{name}: {size / 2**20:.0f} MB, at most {MOST_BYTES // 2**20} MB; save it smaller")
     with one_line(name):
-        header = read_header(file)
-        check_size(header.width, header.height, name)
-        if header.format == "WEBP" and header.width * header.height * WEBP_COST > MOST_PIXELS * MOST_COST:
-            says = f"{header.width}x{header.height} is too large for a WebP here"
+        picture = read_header(file)
+        check_size(picture.width, picture.height, name)
+        if picture.format == "WEBP" and picture.width * picture.height * WEBP_COST > MOST_PIXELS * MOST_COST:
+            says = f"{picture.width}x{picture.height} is too large for a WebP here"
             raise Refused(f"{name}: {says}; save it as PNG or JPEG")
-        picture = header.picture()
         return box.BOX.decode(picture, name) if boxed or picture.is_risky else decode(picture, name)
 
 
