@@ -124,10 +124,12 @@ def test_no_more_than_so_many_at_a_time(own_box, monkeypatch):
             assert np.array_equal(np.asarray(image), alone)
     assert 1 <= len(own_box._idle) <= box.MOST_WORKERS
     monkeypatch.setattr(box, "PATIENCE", 0.05)
+    monkeypatch.setattr(box, "LARGE", 300 * 300 - 1)
     for _ in range(box.MOST_WORKERS):
-        own_box._room.acquire()
+        own_box._rooms[0].acquire()
     with pytest.raises(ValueError, match="too many images are being decoded; ask again"):
         read_image(data, boxed=True)
+    assert read_image(made("png"), boxed=True).size == (60, 40), "a small one waits for no large one"
 
 
 def in_worker(code: str) -> subprocess.CompletedProcess:

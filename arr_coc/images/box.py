@@ -22,23 +22,25 @@ from arr_coc.images.headers import PictureFile, Refused, check_size
 
 WORKER = Path(__file__).with_name("worker.py")
 FOLDERS = {str(Path(__file__).parents[2]), str(Path(PIL.__file__).parents[1])}
-MOST_WORKERS = 4
+LARGE = 8_000_000  # pixels; larger images take turns among themselves, so that none waits for them
+MOST_WORKERS = 2  # of large images, and as many of others
 DEADLINE = 10.0  # seconds for one image, on a machine that is busy with other things
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}  # large pieces, once unused
 PATIENCE = 30.0  # seconds until a worker is free
 
 
 class DecodingBox:
-    """At most so many processes; threads share them."""
+    """A few processes; threads share them."""
 
     def __init__(self) -> None:
         self._idle: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
-        self._room = threading.BoundedSemaphore(MOST_WORKERS)
+        self._rooms = [threading.BoundedSemaphore(MOST_WORKERS) for _ in range(2)]  # of large images, of others
 
     def decode(self, picture: PictureFile, name: str) -> Image.Image:
         """As `arr_coc.images.decoding.decode`, or a refusal in one line."""
-        if not self._room.acquire(timeout=PATIENCE):
+        room = self._rooms[picture.width * picture.height <= LARGE]
+        if not room.acquire(timeout=PATIENCE):
             raise Refused(f"{name}: too many images are being decoded; ask again in a moment")
         try:
             worker = self._take()
@@ -56,7 +58,7 @@ class DecodingBox:
             says = "decoding it takes too long, or too much memory"
             raise Refused(f"{name}: {says}; save it as a plain PNG or JPEG") from None
         finally:
-            self._room.release()
+            room.release()
         if isinstance(said, str):
             raise Refused(said)
         return said

@@ -294,6 +294,8 @@ def large(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
         ("png", "L", {"compress_level": 1}),
     ][seed % 6 if width < 16_000 else 5]
     verdict = TAKEN if width * height <= (28_500_000 if kind == "webp" else 50_000_000) else REFUSED
+    if verdict == TAKEN and width * height > 30_000_000:
+        verdict = EITHER  # within two seconds, or not
     return kind, saved(Image.new(mode, (width, height)), kind, **options), verdict
 
 
