@@ -17,6 +17,7 @@ from attacks import images as attacks
 from PIL import Image
 
 from arr_coc.cli.run import run
+from arr_coc.images.box import GIVE_BACK
 from arr_coc.images.headers import orientation_of
 from arr_coc.qwen.processor import Conversation
 
@@ -39,7 +40,7 @@ def judge(folder: Path, seeds) -> list[tuple[attacks.Hostile, dict]]:
 
 def judged(paths: list[Path]) -> list[dict]:
     command = [sys.executable, str(ROOT / "tests" / "attacks" / "judge.py"), *map(str, paths)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"} | GIVE_BACK
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=280)
     assert done.stderr == ""
     return [json.loads(line) for line in done.stdout.splitlines()]
