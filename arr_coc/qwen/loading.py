@@ -20,11 +20,11 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.request import check_generation
-from arr_coc.qwen.storage import WEIGHTS_FILE, Shape, check_finite, has_adapter, load_adapter, read_shapes
+from arr_coc.qwen.storage import Shape, check_finite, has_adapter, load_adapter, read_shapes
 
 FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
 EMBEDDED = ("mini",)  # models inside the package
-INDEX = "model.safetensors.index.json"
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 MOST_SETTINGS = 2**26  # bytes of a file that holds no weights; the largest is a tokenizer of 11 MB
 MOST_LAYERS = 128  # of a tower; the largest Qwen3-VL has 94
@@ -204,12 +204,12 @@ def _check_files(folder: Path) -> dict[str, Shape]:
     """Shapes of all weights of a folder. What is damaged, missing or no file is refused by name."""
     if not folder.is_dir():
         return {}
-    for path in sorted(folder.iterdir()):
-        if not (path.is_file() or path.is_dir()):
-            raise ValueError(f"{path.name}: a pipe, a device or a link to nothing in the model's folder; copy it again")
-        if path.suffix != ".safetensors" and path.is_file() and path.stat().st_size > MOST_SETTINGS:
+    for path in sorted(path for path in folder.iterdir() if path.suffix in (".json", ".jinja", ".safetensors")):
+        if not path.is_file():
+            raise ValueError(f"{path.name}: a folder, a pipe, a device or a link to nothing; copy it again")
+        if path.suffix != ".safetensors" and path.stat().st_size > MOST_SETTINGS:
             raise ValueError(f"{path.name}: over {MOST_SETTINGS >> 20} MB of settings; copy the model again")
-    listed = {path.name for path in folder.glob("*.safetensors")}
+    listed = {path.name for path in folder.glob(WHOLE)}
     if (folder / INDEX).is_file():
         try:
             listed = set(json.loads((folder / INDEX).read_text())["weight_map"].values())
@@ -221,6 +221,5 @@ def _check_files(folder: Path) -> dict[str, Shape]:
             raise ValueError(f"{INDEX}: {name!r} is not a file of the model's folder; copy it again")
         if not (folder / name).is_file():
             raise ValueError(f"{name}: not in the model's folder, but its index names it; copy it again")
-        if name != WEIGHTS_FILE:
-            shapes |= read_shapes(folder / name)
+        shapes |= read_shapes(folder / name)
     return shapes

@@ -393,6 +393,8 @@ def make(good: Path, folder: Path, number: int) -> str:
     """The hostile folder of that number; returns what was done to it."""
     shutil.copytree(good, folder)
     rng = random.Random(number)
+    if number < 0:
+        return "good"
     if number < len(ATTACKS):
         name, attack = list(ATTACKS.items())[number]
         attack(folder, rng)

@@ -1,7 +1,8 @@
 """Loads hostile folders and asks the models that load, one by one, and says what became of each.
 
 `python tests/attacks/loading.py NUMBER...` prints one JSON object per folder: what was done to it, the exit code of
-`arr-coc ask`, what it said, how long it took, whether code of the folder ran, and whether all weights are finite.
+`arr-coc ask`, what it said, how long it took, whether code of the folder ran, and whether all weights are finite. The
+good folder comes first and last.
 """
 
 import contextlib
@@ -29,22 +30,30 @@ MOST_BYTES = 8 * 2**30
 
 
 def judged(good: Path, folder: Path, number: int, picture: Path) -> dict[str, Any]:
-    """One folder: loaded and asked as a command does it."""
+    """One folder: loaded and asked as a command does it. The one numbered -1 is good."""
     name = folders.make(good, folder, number)
     out, err = io.StringIO(), io.StringIO()
     loaded: list[ARRCOCQwen] = []
     plain = ARRCOCQwen.eval
     ARRCOCQwen.eval = lambda self: loaded.append(self) or plain(self)  # type: ignore[method-assign,assignment]
-    started = time.perf_counter()
+    started, spent = time.perf_counter(), time.process_time()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run(["ask", str(picture), "what is this?", "--model", str(folder), "--max-new-tokens", "2", "-q"])
     finally:
         ARRCOCQwen.eval = plain  # type: ignore[method-assign]
-    seconds = time.perf_counter() - started
+    seconds, cpu = time.perf_counter() - started, time.process_time() - spent
     finite = all(bool(torch.isfinite(one).all()) for model in loaded for one in model.parameters())
     ran = (folder / folders.RAN).exists()
-    told = {"seconds": seconds, "said": err.getvalue(), "ran": ran, "loaded": bool(loaded), "finite": finite}
+    told = {
+        "seconds": seconds,
+        "cpu": cpu,
+        "answer": out.getvalue(),
+        "said": err.getvalue(),
+        "ran": ran,
+        "loaded": bool(loaded),
+        "finite": finite,
+    }
     return {"number": number, "name": name, "code": code, **told}
 
 
@@ -56,7 +65,7 @@ def main(numbers: list[int]) -> None:
         home = Path(place)
         good, picture = folders.good_folder(home / "good"), home / "good.png"
         tiny.picture(64, 64).save(picture)
-        for number in numbers:
+        for number in (-1, *numbers, -1):  # the first loads what all need, and the last must answer as it did
             print(json.dumps(judged(good, home / str(number), number, picture)), flush=True)
             shutil.rmtree(home / str(number), ignore_errors=True)
 

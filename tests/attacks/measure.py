@@ -135,6 +135,7 @@ def measure_folders() -> dict[str, Any]:
         "not_finite": sum(not one["finite"] for one in found),
         "median_seconds": round(statistics.median(seconds), 2),
         "most_seconds": round(max(seconds), 2),
+        "most_cpu_seconds": round(max(one["cpu"] for one in found), 2),
         "slowest": max(found, key=lambda one: one["seconds"])["name"],
     }
 
