@@ -34,7 +34,6 @@ class DecodingBox:
 
     def __init__(self) -> None:
         self._idle: list[subprocess.Popen[bytes]] = []
-        self._lock = threading.Lock()
         self._rooms = [threading.BoundedSemaphore(MOST_WORKERS) for _ in range(2)]  # of large images, of others
 
     def decode(self, picture: PictureFile, name: str) -> Image.Image:
@@ -65,22 +64,18 @@ class DecodingBox:
 
     def _take(self) -> subprocess.Popen[bytes]:
         """A process that waits, or a new one."""
-        while worker := self._waiting():
-            if worker.poll() is None:
-                return worker
-            _end(worker)
+        with contextlib.suppress(IndexError):  # none waits
+            while (worker := self._idle.pop()).poll() is not None:
+                _end(worker)
+            return worker
         command = [sys.executable, "-I", "-S", str(WORKER), *FOLDERS]
         pipe, environment = subprocess.PIPE, {**os.environ, **GIVE_BACK}
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment)
 
-    def _waiting(self) -> subprocess.Popen[bytes] | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
     def close(self) -> None:
         """Ends the processes that wait."""
-        while worker := self._waiting():
-            _end(worker)
+        while self._idle:
+            _end(self._idle.pop())
 
 
 def _exchange(worker: subprocess.Popen[bytes], picture: PictureFile, name: str) -> Image.Image | str:
@@ -118,13 +113,5 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 BOX = DecodingBox()
-
-
-def _after_fork() -> None:
-    """A child must not talk to its parent's processes."""
-    global BOX
-    BOX = DecodingBox()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # a child must not talk to its parent's processes
+    os.register_at_fork(after_in_child=BOX.__init__)  # type: ignore[misc]

@@ -20,9 +20,8 @@ MOST_EXIF = 65_536  # bytes; a JPEG cannot hold more, and the orientation stands
 COMPRESSED = 100  # times; what is packed tighter than this may be meant to burst
 
 PNG_KEPT = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
-JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # start of a frame, whose header holds the size
-JPEG_READ = (0xC0, 0xC1, 0xC2)  # those of them that are read: the others are arithmetic, lossless or hierarchical
-JPEG_PROGRESSIVE = 0xC2
+JPEG_READ, JPEG_PROGRESSIVE = (0xC0, 0xC1, 0xC2), 0xC2  # start of a frame, whose header holds the size
+JPEG_UNREAD = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the same, of kinds that take another decoder
 JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
 JPEG_JFIF, JPEG_EXIF, JPEG_ADOBE, JPEG_COMMENT, JPEG_SCAN, JPEG_END = 0xE0, 0xE1, 0xEE, 0xFE, 0xDA, 0xD9
 WEBP_KEPT = (b"VP8X", b"ANIM", b"ANMF", b"ALPH", b"VP8 ", b"VP8L")
@@ -142,8 +141,10 @@ def _jpeg(file: IO[bytes]) -> PictureFile:
         data = file.read(max(0, int.from_bytes(length, "big") - 2))
         if len(length) < 2 or len(data) != int.from_bytes(length, "big") - 2:
             raise Damaged("it ends inside of its header")
-        if marker in JPEG_FRAMES and len(data) >= 5:
-            size = _frame_size(marker, data, size)
+        if marker in JPEG_UNREAD or (marker in JPEG_READ and size is not None):
+            raise NotAnImage("its JPEG is arithmetic-coded, lossless or hierarchical")
+        if marker in JPEG_READ and len(data) >= 5:
+            size = (int.from_bytes(data[3:5], "big"), int.from_bytes(data[1:3], "big"))
             sampling, is_progressive = data[7::3], marker == JPEG_PROGRESSIVE
         if marker == JPEG_EXIF and data.startswith(b"Exif\0\0"):
             orientation = orientation or orientation_of(data)
@@ -158,15 +159,6 @@ def _jpeg(file: IO[bytes]) -> PictureFile:
     is_one_scan = not is_progressive and data[:1] == bytes((len(sampling),))
     _copy_scans(kept, file, size[0] * size[1])
     return PictureFile(kept, "JPEG", *size, orientation, 0.0 if is_one_scan else _coefficients(sampling))
-
-
-def _frame_size(marker: int, data: bytes, before: tuple[int, int] | None) -> tuple[int, int]:
-    """(width, height) in a frame's header; what takes a decoder of another kind is told apart here."""
-    if marker not in JPEG_READ:
-        raise NotAnImage("its JPEG is arithmetic-coded, lossless or hierarchical")
-    if before is not None:
-        raise Damaged("it says its size twice")
-    return int.from_bytes(data[3:5], "big"), int.from_bytes(data[1:3], "big")
 
 
 def _coefficients(sampling: bytes) -> float:

@@ -133,12 +133,7 @@ def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: An
 
 def _read_config(base: str, hub: dict[str, Any]) -> Any:
     """The model's config without what could name code, and without numbers that nobody means."""
-    try:
-        said, _ = PretrainedConfig.get_config_dict(base, **hub)
-    except OSError:
-        if not (Path(base) / "config.json").is_file():
-            raise
-        raise ValueError("config.json: not readable as JSON; copy it again") from None
+    said, _ = PretrainedConfig.get_config_dict(base, **hub)
     check_family(said.get("model_type", ""))
     if said.get("quantization_config"):
         raise ValueError("config.json: quantised weights are not read; give the model in bfloat16")
@@ -180,9 +175,9 @@ def _one_line(base: str) -> Iterator[None]:
         yield
     except (MemoryError, torch.OutOfMemoryError, ModelNotFound):
         raise
-    except OSError as error:
-        raise _not_found(base) from error
     except BaseException as error:
+        if isinstance(error, OSError) and "JSON" not in str(error):
+            raise _not_found(base) from error
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # as tokenizers raise it
             raise
         said = str(error).replace(base, _shown(base)).strip().partition("\n")[0][:300]
