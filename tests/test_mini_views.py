@@ -1,5 +1,6 @@
 """Several images and clips in the batched forward: positions, logits and losses are those of the stock model."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,17 +9,19 @@ import torch
 from transformers import AutoTokenizer
 
 from arr_coc.qwen.processor import load_processor
-from studies.answering import turn_mask
+from studies.answering import Answerer, turn_mask
 from studies.batched.forward import logits, run_text
 from studies.mini.model import mini_config, new_model
 from studies.mini.seeing import clip_patches, encode_views, image_patches, run_views, view_tables
 from studies.mini.train import ASSETS
-from studies.mini.views import Form, prefix_of, timestamps
+from studies.mini.views import Form, ShownViews, ViewQuestion, prefix_of, timestamps
 from studies.turns import Turns
+from studies.wide.evaluate_views import ViewAnswerer, ViewRow
 
 FORMS = {
     "images": Form(((96, 64), (64, 64), (32, 96))),
     "clip": Form(((96, 64),), frames=6),
+    "bare clip": Form(((64, 96),), frames=4, fps=0.3, bare=True),
 }
 QUESTIONS = ("What colour is the star?", "How many?")
 
@@ -134,6 +137,19 @@ def test_kept_cells_see_their_own_view_and_stand_where_they_stood(model, turns, 
     assert np.array_equal(np.array(places)[:, slots], prefix.places_3S[:, prefix.columns_N[few[0].numpy()]])
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_answers_are_those_of_the_stock_models_generate(model, turns, name):
+    form, shown = FORMS[name], pictures(FORMS[name], rows=1)
+    questions = tuple(ViewQuestion(text, "", "", ()) for text in QUESTIONS)
+    row = ViewRow(ShownViews(form, tuple(picture[0].numpy() for picture in shown), (), ()), questions)
+    answerer = Answerer(model, AutoTokenizer.from_pretrained(ASSETS), most_tokens=6)
+    (answers,) = ViewAnswerer(answerer).answer([row])
+    for question, given in zip(QUESTIONS, answers, strict=True):
+        inputs = stock_inputs(turns, form, shown, 0, question)
+        told = model.generate(**inputs, max_new_tokens=6, do_sample=False, eos_token_id=turns.stop_id)
+        assert turns.decode(told[0, inputs["input_ids"].shape[1] :].tolist()) == given
+
+
 def test_a_clip_is_laid_out_as_the_stock_processor_does(turns):
     tokenizer = AutoTokenizer.from_pretrained(ASSETS)
     form = FORMS["clip"]
@@ -147,4 +163,7 @@ def test_a_clip_is_laid_out_as_the_stock_processor_does(turns):
     (laid,), _ = processor.get_text_with_replacements([text], videos_replacements=[replacement])
     prefix = prefix_of(turns, form)
     assert tokenizer(laid)["input_ids"][: len(prefix.ids_S)] == prefix.ids_S.tolist()
-    assert timestamps(24)[-1] == "<11.2 seconds>"
+    assert timestamps(24, 2)[-1] == "<11.2 seconds>"
+    assert timestamps(4, 0.3) == ["<1.7 seconds>", "<8.3 seconds>"]
+    bare = prefix_of(turns, replace(form, bare=True)).ids_S
+    assert bare.tolist() == [*turns.lead_ids[:-1], *prefix.ids_S[len(turns.lead_ids) : -1]]

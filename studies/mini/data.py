@@ -12,7 +12,7 @@ import resource
 import shutil
 import warnings
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -42,6 +42,8 @@ from studies.turns import Turns
 
 USES = ("dense", "sparse")
 MISSED = 0.5  # share of rows beside a small copy that lack half of their evidence: the copy must help
+RATES = (2.0, 2.0, 2.0, 1.9, 1.0, 4.0)  # frames per second that the timestamps of a batch of clips tell
+BARE = 0.15  # share of batches of clips without the outer marks
 SEEDS_PER_BATCH = 4096  # scenes of batch i have the seeds from i * SEEDS_PER_BATCH on
 Batch = dict[str, torch.Tensor]
 
@@ -120,6 +122,8 @@ class MiniBatches(Dataset[Batch]):
         assert world is not None
         forms = world.forms(kind)
         form = forms[int(rng.integers(len(forms)))]
+        if form.frames:
+            form = replace(form, fps=float(rng.choice(RATES)), bare=bool(rng.random() < BARE))
         rows = config.batch_images(form.cells)
         budget = max(8, round(float(rng.choice(config.sparse_shares)) * form.cells)) // 2 * 2
         batch = ViewBuilder(form, self.turns, rows, budget, config.text_tokens, config.questions)

@@ -5,7 +5,8 @@ A view is what the ViT encodes by itself: an image, or two frames. Cells are num
     images   user\\n <|vision_start|> cells <|vision_end|> <|vision_start|> cells <|vision_end|> QUESTION
     clip     user\\n <|vision_start|> <0.2 seconds> <|vision_start|> cells <|vision_end|> ... <|vision_end|> QUESTION
 
-which is what the chat template and the stock Qwen3-VL processor make of them, outer marks of a clip included.
+which is what the chat template and the stock Qwen3-VL processor make of them, outer marks of a clip included. Older
+processors, and vLLM's, leave these out: a bare clip.
 
 S tokens of the prefix, N cells of all views, K kept cells.
 """
@@ -19,7 +20,7 @@ from arr_coc.scenes.types import Box, Element
 from studies.cells import CELL, box_cells
 from studies.turns import Turns
 
-FPS = 2  # frames per second of a clip, Qwen's own default
+FPS = 2.0  # frames per second of a clip, Qwen's own default
 Grid = tuple[int, int]  # cells: height, width
 
 
@@ -29,6 +30,9 @@ class Form:
 
     sizes: tuple[tuple[int, int], ...]
     frames: int = 0
+    fps: float = FPS
+    bare: bool = False
+    """Whether a clip lacks the outer marks."""
 
     @property
     def grids(self) -> tuple[Grid, ...]:
@@ -99,7 +103,7 @@ class Prefix:
         return whole[:, columns], np.searchsorted(columns, self.columns_N[cells_K]).astype(np.int32)
 
 
-def timestamps(frames: int, fps: float = FPS) -> list[str]:
+def timestamps(frames: int, fps: float) -> list[str]:
     """What stands before each pair of frames: the mean of their times, as Qwen3-VL writes it."""
     return [f"<{(frame + frame + 1) / 2 / fps:.1f} seconds>" for frame in range(0, frames, 2)]
 
@@ -107,11 +111,11 @@ def timestamps(frames: int, fps: float = FPS) -> list[str]:
 @lru_cache(maxsize=256)
 def prefix_of(turns: Turns, form: Form) -> Prefix:
     """The prefix of a form."""
-    ids = list(turns.lead_ids)  # ends with the mark that opens a picture
     opening, closing = turns.lead_ids[-1], turns.end_id
+    ids = list(turns.lead_ids[:-1] if form.bare else turns.lead_ids)
     pieces: list[tuple[list[int], Grid]] = []
     if form.frames:
-        for time, grid in zip(timestamps(form.frames), form.grids, strict=True):
+        for time, grid in zip(timestamps(form.frames, form.fps), form.grids, strict=True):
             pieces.append(([*turns.question(time), opening], grid))
     else:
         pieces = [([opening] if view else [], grid) for view, grid in enumerate(form.grids)]
@@ -130,7 +134,7 @@ def prefix_of(turns: Turns, form: Form) -> Prefix:
         ids.append(closing)
         places += _text_places(now, 1)
         now += 1
-    if form.frames:  # the outer mark of the chat template
+    if form.frames and not form.bare:
         ids.append(closing)
         places += _text_places(now, 1)
         now += 1
