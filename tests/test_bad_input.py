@@ -189,6 +189,13 @@ def test_a_jpeg_that_no_way_makes_cheap_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("arr_coc.images.decoding.SPARE", 0)
     with pytest.raises(ValueError, match=r"a progressive CMYK JPEG of \d+x\d+ needs too much memory; save it as RGB"):
         read_image(tmp_path / "print.jpg")
+    (tmp_path / "full.jpg").write_bytes(jpeg(tiny.picture(64, 32), progressive=True, subsampling=0))
+    assert read_image(tmp_path / "full.jpg").size == (64, 32)
+    monkeypatch.setattr("arr_coc.images.decoding.MOST_TWICE", 64 * 32 - 1)  # reading it twice takes too long
+    with pytest.raises(
+        ValueError, match=r"a progressive RGB JPEG of 64x32 needs too much memory; .* without 'progress"
+    ):
+        read_image(tmp_path / "full.jpg")
 
 
 def test_what_is_no_part_of_the_picture_is_never_decoded(tmp_path):

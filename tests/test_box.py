@@ -1,5 +1,6 @@
 """The process that decodes: the same pixels, limits that hold, and nothing lost when it dies."""
 
+import contextlib
 import io
 import os
 import signal
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_coc.images import box, reader
+from arr_coc.images.decoding import one_line
 from arr_coc.images.headers import orientation_of, read_header
 from arr_coc.images.reader import read_image, read_images
 
@@ -195,6 +197,55 @@ def test_no_process_is_left_behind(tmp_path):
 
 
 # ---------------------------------------------------------------- what is read by hand
+
+
+class Watched(io.BytesIO):
+    """A file that nobody asks for more than a file can hold: room would be made for it."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        assert size is None or size <= 2**25 + 8
+        return super().read(size)
+
+
+@pytest.mark.parametrize("kind", ["IDAT", "eXIf", "tEXt", "EXIF", "VP8L", "ANMF"])
+def test_what_a_chunk_claims_is_not_believed(kind):
+    if kind in ("EXIF", "VP8L", "ANMF"):
+        data = made("webp", "RGBA", lossless=True) + kind.encode() + b"\xff\xff\xff\xff" + bytes(20)
+    else:
+        data = attacks.with_chunks(made("png"), attacks.chunk(kind.encode(), b"", length=2**32 - 5))
+    with contextlib.suppress(ValueError):
+        read_header(Watched(data))
+
+
+@pytest.mark.parametrize("examples", [300, pytest.param(30_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def test_no_change_of_a_file_breaks_what_walks_it(examples):
+    """Bytes put in, taken out and changed: a picture of a bearable size or a refusal, and never more than the file."""
+
+    @settings(deadline=None, max_examples=examples, database=None)
+    @given(
+        st.sampled_from(WAYS),
+        st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=8), st.integers(0, 8)), max_size=4),
+    )
+    def walk(way, changes):
+        kind, mode, options = way
+        data = made(kind, mode, (30, 20), **options)
+        for place, new, old in changes:
+            data = data[:place] + new + data[place + old :]
+        try:
+            with one_line("x"):
+                picture = read_header(Watched(data))
+        except ValueError as refused:
+            assert str(refused).startswith("x: ")
+        else:
+            assert picture.file.getbuffer().nbytes <= len(data)
+            assert picture.file.tell() == 0
+
+    walk()
+
+
+def test_a_webp_in_too_many_pieces_is_refused():
+    with pytest.raises(ValueError, match=r"cut into too many chunks\); export it again"):
+        read_image(made("webp") + (b"JUNK" + bytes(4)) * 30_000)
 
 
 @given(st.sampled_from("<>"), st.sampled_from([1, 3, 4]), st.integers(0, 255), st.integers(0, 5))
