@@ -166,7 +166,7 @@ def evidence_mask(boxes: Sequence[Box], grid: Grid) -> Tensor:
 # ---------------------------------------------------------------- what is asked of the answer
 
 GENERATION: dict[str, tuple[float, float]] = {
-    **{"max_new_tokens": (1, 65_536), "min_new_tokens": (0, 65_536), "max_length": (1, 1_000_000)},
+    **{"max_new_tokens": (1, 131_072), "min_new_tokens": (0, 131_072), "max_length": (1, 1_000_000)},
     **{"num_beams": (1, 32), "num_return_sequences": (1, 32), "top_k": (0, 1_000_000)},
     **{"temperature": (0, 100), "top_p": (0, 1), "min_p": (0, 1), "typical_p": (0, 1), "repetition_penalty": (0, 100)},
 }
