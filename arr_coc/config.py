@@ -143,7 +143,7 @@ class ARRCOCConfig:
         path = folder / CONFIG_FILE
         try:
             data = json.loads(path.read_text())
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path.name}: not readable as JSON ({error}); save the adapter again") from error
         if not isinstance(data, dict):
             raise ValueError(f"{path.name}: expected a JSON object; save the adapter again")

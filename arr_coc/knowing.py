@@ -60,7 +60,7 @@ class InformationScorer(nn.Module):
         self.variance_channel = names.index("within_cell_variance")
         self.channel_logits = nn.Parameter(torch.zeros(channels))
         # A standard deviation of 1/2 is the most that values in [0, 1] can have.
-        self.most_bits = 0.5 * torch.log2(torch.tensor(1 + (0.5 / GREY_LEVEL) ** 2)).item()
+        self.most_bits = 0.5 * torch.log2(torch.tensor(1 + (0.5 / GREY_LEVEL) ** 2, device="cpu")).item()
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
         fine = pyramid.fine_BChw

@@ -4,6 +4,7 @@ B batch of images with one grid, C channels, H W grid of cells, N = H * W, L que
 S scorers, T tensions, G channels of sight.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -21,18 +22,23 @@ MOST_TABLE_BYTES = 32 << 20  # of a kind: those of 80 image sizes up to 1,024 px
 def constant_table(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A table that depends on sizes and a device alone: made once, and kept for a while.
 
-    Kept in a plain dictionary, which torch.compile can look into: a table that is there is an input to it.
+    Kept in a plain dictionary, which torch.compile can look into: a table that is there is an input to it. Looking one
+    up takes no lock, keeping one does; who made a table uses it, whatever becomes of it here.
     """
     kept: dict[tuple[object, ...], Tensor] = {}
+    lock = threading.Lock()
 
     @wraps(make)
     def table(height: int, width: int, device: torch.device, *more: object) -> Tensor:
         key = (height, width, device.type, device.index, *more)
-        if key not in kept:
-            kept[key] = make(height, width, device, *more)
-            while len(kept) > 1 and sum(one.nbytes for one in kept.values()) > MOST_TABLE_BYTES:
-                kept.pop(next(iter(kept)))
-        return kept[key]
+        found = kept.get(key)
+        if found is None:
+            found = make(height, width, device, *more)
+            with lock:
+                kept[key] = found
+                while len(kept) > 1 and sum(one.nbytes for one in kept.values()) > MOST_TABLE_BYTES:
+                    kept.pop(next(iter(kept)))
+        return found
 
     return table
 

@@ -108,9 +108,9 @@ def test_transparency_and_depth_do_not_depend_on_the_strips(tmp_path, monkeypatc
     palette = clear.convert("RGB").quantize(16)
     palette.info["transparency"] = 3
     for image in (deep, clear, fractions, palette, clear.convert("LA")):
-        monkeypatch.setattr("arr_coc.images.reader.STRIP", 10**9)
+        monkeypatch.setattr("arr_coc.images.decoding.STRIP", 10**9)
         whole = np.asarray(read_image(image))
-        monkeypatch.setattr("arr_coc.images.reader.STRIP", 120)
+        monkeypatch.setattr("arr_coc.images.decoding.STRIP", 120)
         assert np.array_equal(np.asarray(read_image(image)), whole), image.mode
     assert np.array_equal(np.asarray(read_image(clear)), np.asarray(white))
     assert np.array_equal(np.asarray(read_image(deep))[..., 0], (np.asarray(deep) * (255 / 65_535)).astype(np.uint8))
@@ -129,7 +129,7 @@ def test_the_header_says_what_the_decoder_finds(size, kind):
     file.seek(0)
     header = read_header(file)
     assert (header.format, header.width, header.height) == (name.upper(), *size)
-    with Image.open(header.picture()) as image:
+    with Image.open(header.file) as image:
         image.load()
         assert (image.format, image.size) == (header.format, size)
 
@@ -172,9 +172,9 @@ def test_a_jpeg_too_costly_to_decode_at_once_keeps_all_of_its_brightness(options
         path.write_bytes(jpeg(picture, subsampling=0, progressive=True, exif=exif, **options))
         exact = np.asarray(read_image(path)).astype(int)
         with monkeypatch.context() as patch:
-            patch.setattr("arr_coc.images.reader.SPARE", 0)
+            patch.setattr("arr_coc.images.decoding.SPARE", 0)
             thrifty = np.asarray(read_image(path)).astype(int)
-            patch.setattr("arr_coc.images.reader.STRIP", 500)
+            patch.setattr("arr_coc.images.decoding.STRIP", 500)
             assert np.array_equal(np.asarray(read_image(path)), thrifty)
         assert thrifty.shape == (135, 101, 3)
         if picture is colourful:
@@ -186,9 +186,16 @@ def test_a_jpeg_too_costly_to_decode_at_once_keeps_all_of_its_brightness(options
 def test_a_jpeg_that_no_way_makes_cheap_is_refused(tmp_path, monkeypatch):
     (tmp_path / "print.jpg").write_bytes(jpeg(tiny.picture(64, 32).convert("CMYK"), progressive=True))
     assert read_image(tmp_path / "print.jpg").mode == "RGB"
-    monkeypatch.setattr("arr_coc.images.reader.SPARE", 0)
+    monkeypatch.setattr("arr_coc.images.decoding.SPARE", 0)
     with pytest.raises(ValueError, match=r"a progressive CMYK JPEG of \d+x\d+ needs too much memory; save it as RGB"):
         read_image(tmp_path / "print.jpg")
+    (tmp_path / "full.jpg").write_bytes(jpeg(tiny.picture(64, 32), progressive=True, subsampling=0))
+    assert read_image(tmp_path / "full.jpg").size == (64, 32)
+    monkeypatch.setattr("arr_coc.images.decoding.MOST_TWICE", 64 * 32 - 1)  # reading it twice takes too long
+    with pytest.raises(
+        ValueError, match=r"a progressive RGB JPEG of 64x32 needs too much memory; .* without 'progress"
+    ):
+        read_image(tmp_path / "full.jpg")
 
 
 def test_what_is_no_part_of_the_picture_is_never_decoded(tmp_path):
@@ -198,7 +205,7 @@ def test_what_is_no_part_of_the_picture_is_never_decoded(tmp_path):
     text.add_text("note", "x" * 10_000, zip=True)
     tiny.picture().save(laden, pnginfo=text, icc_profile=b"junk" * 100)
     with open(laden, "rb") as file:
-        picture = read_header(file).picture()
+        picture = read_header(file).file
     with Image.open(picture) as image:
         assert "note" not in image.info
         assert "icc_profile" not in image.info

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import hostile
 import pytest
 import tiny
 import torch
+from attacks import images as hostile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image

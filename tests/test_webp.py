@@ -122,19 +122,19 @@ def test_threads_do_not_disturb_each_other(tmp_path):
 
 
 def test_the_largest_is_read_and_a_larger_one_refused(file, monkeypatch):
-    """17 bytes a pixel must not be more than 8 of the most pixels."""
+    """14 bytes a pixel must not be more than 8 of the most pixels."""
     data = made("lossy alpha")
-    monkeypatch.setattr(reader, "MOST_PIXELS", -(-50 * 37 * 17 // 8))
+    monkeypatch.setattr(reader, "MOST_PIXELS", -(-50 * 37 * 14 // 8))
     assert ours(data, file).shape == (37, 50, 3)
-    monkeypatch.setattr(reader, "MOST_PIXELS", 50 * 37 * 17 // 8 - 1)
+    monkeypatch.setattr(reader, "MOST_PIXELS", 50 * 37 * 14 // 8 - 1)
     with pytest.raises(ValueError, match=r"^a\.webp: 50x37 is too large for a WebP here; save it as PNG or JPEG$"):
         ours(data, file)
 
 
 def test_the_limit_is_read_off_the_header_before_anything_is_decoded(file, monkeypatch):
-    """23.5 megapixels, whatever the file holds."""
+    """28.6 megapixels, whatever the file holds."""
     monkeypatch.setattr(reader.Image, "open", lambda *_, **__: pytest.fail("a decoder was called"))
     start = b"RIFF\x40\0\0\0WEBPVP8X\x0a\0\0\0\x10\0\0\0"
-    large = start + (6_000 - 1).to_bytes(3, "little") + (3_922 - 1).to_bytes(3, "little") + b"\0" * 40
-    with pytest.raises(ValueError, match="6000x3922 is too large for a WebP here"):
+    large = start + (6_000 - 1).to_bytes(3, "little") + (4_763 - 1).to_bytes(3, "little") + b"\0" * 40
+    with pytest.raises(ValueError, match="6000x4763 is too large for a WebP here"):
         ours(large, file)

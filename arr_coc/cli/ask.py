@@ -56,7 +56,11 @@ def ask(
     answer = loaded.ask(pictures, question, keep=dial, max_new_tokens=max_new_tokens, look_again=look_again)
     notices = notices_about(loaded, question)
     if as_json:
-        typer.echo(json.dumps(as_document(answer, model, dial, [*loaded.notices, *notices]), ensure_ascii=False))
+        typer.echo(
+            json.dumps(
+                as_document(answer, model, dial, [*loaded.notices, *answer.notices, *notices]), ensure_ascii=False
+            )
+        )
     else:
         typer.echo(answer.text)
     notes((*notices, *looks_line(answer), summary(answer)), quiet)

@@ -54,7 +54,7 @@ def read_upload(path: str | None) -> Image.Image:
     """The image that the browser sent; `path` is where the server put it."""
     if not path:
         raise ValueError("no image yet: upload one, or click an example")
-    return read_image(path)
+    return read_image(path, boxed=True)
 
 
 def check_question(question: str | None) -> str:

@@ -1,27 +1,35 @@
-"""What an image file is and how large it says it is, from its first bytes: nothing is decoded, little is read.
+"""What an image file is and how large it says it is: nothing is decoded.
 
-A file is walked piece by piece, and what is no part of the picture (texts, profiles, previews, later frames) is left
-out of what is handed on: a decoder cannot stumble over what it never sees.
+A file is walked piece by piece, and what is no part of the picture (texts, profiles, EXIF, previews, later frames) is
+left out of what is handed on: a decoder cannot stumble over what it never sees. The orientation alone is read, by hand.
 """
 
 import io
+import re
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
 MOST_PIXELS = 50_000_000
 MOST_ASPECT = 200  # Qwen's resizing refuses more
 MOST_PIECES = 20_000  # chunks or segments of one file; each costs microseconds, millions would cost seconds
-MOST_SCANS = 64  # passes over a progressive JPEG: encoders write about ten, and each costs as much as a whole image
+MOST_SCANS = 64  # passes over a progressive JPEG: encoders write about ten
+MOST_PASSED = 600_000_000  # pixels of all passes together: each costs as much as a whole image, even if it is empty
 MOST_CHUNK = 2**25  # bytes; files are smaller, whatever a chunk claims, and reading would make room for the claim
 MOST_EXIF = 65_536  # bytes; a JPEG cannot hold more, and the orientation stands in the first few hundred
+COMPRESSED = 100  # times; what is packed tighter than this may be meant to burst
 
-PNG_KEPT = (b"IHDR", b"PLTE", b"tRNS", b"eXIf", b"IDAT", b"IEND")
-JPEG_SIZE = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # start of a frame, whose header holds the size
-JPEG_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})  # those of them whose picture comes in several passes
+PNG_KEPT = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
+JPEG_READ, JPEG_PROGRESSIVE = (0xC0, 0xC1, 0xC2), 0xC2  # start of a frame, whose header holds the size
+JPEG_UNREAD = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the same, of kinds that take another decoder
 JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
 JPEG_JFIF, JPEG_EXIF, JPEG_ADOBE, JPEG_COMMENT, JPEG_SCAN, JPEG_END = 0xE0, 0xE1, 0xEE, 0xFE, 0xDA, 0xD9
+WEBP_KEPT = (b"VP8X", b"ANIM", b"ANMF", b"ALPH", b"VP8 ", b"VP8L")
+WEBP_ALPHA, WEBP_ANIMATED, WEBP_EXIF, WEBP_XMP = 0x10, 0x02, 0x08, 0x04  # flags of VP8X
+XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
+ORIENTATION = 0x0112  # the tag of EXIF
+TIFF_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
+TIFF_NUMBERS = {1: "B", 3: "H", 4: "I"}  # types of a tag that hold a whole number
 
 
 class NotAnImage(ValueError):
@@ -32,21 +40,31 @@ class Damaged(ValueError):
     """One of the formats, but it contradicts itself; the message says how."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What a file says of itself, and the file without what is no part of the picture."""
+class Refused(ValueError):
+    """A limit was passed; the message is ready for the user."""
 
+
+@dataclass(frozen=True, slots=True)
+class PictureFile:
+    """What a decoder is given: the file without what is no part of the picture, and what is known of it."""
+
+    file: io.BytesIO
     format: str
     width: int
     height: int
-    picture: Callable[[], IO[bytes]]
-    """Makes the file that a decoder is given; to be called once the size was found bearable."""
-    held: float = 0.0
-    """Bytes a pixel that a decoder must hold beside the image that it makes."""
+    orientation: int  # as EXIF numbers them, 1 to 8; anything else: upright
+    held: float = 0.0  # bytes a pixel that a decoder must hold beside the image that it makes
+    is_lossless_webp: bool = False  # such a part may need tables of any size: how large, no header says
+
+    @property
+    def is_risky(self) -> bool:
+        """Whether its size does not say what decoding it takes."""
+        is_packed = 3 * self.width * self.height > COMPRESSED * self.file.getbuffer().nbytes
+        return self.is_lossless_webp or is_packed
 
 
-def read_header(file: IO[bytes]) -> Header:
-    """Format and size of an open file of at most a few megabytes."""
+def read_header(file: IO[bytes]) -> PictureFile:
+    """What an open file of at most a few megabytes says of itself."""
     start = file.read(30)
     file.seek(0)
     if start.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -54,29 +72,48 @@ def read_header(file: IO[bytes]) -> Header:
     if start.startswith(b"\xff\xd8\xff"):
         return _jpeg(file)
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        return Header("WEBP", *_webp_size(start), lambda: file)
+        return _webp(file, *_webp_size(start))
     raise NotAnImage
 
 
-def _png(file: IO[bytes], start: bytes) -> Header:
+def orientation_of(exif: bytes) -> int:
+    """The orientation in the first directory of an EXIF block; 0 where it is not said or cannot be read."""
+    tiff = exif.removeprefix(b"Exif\0\0")
+    order = TIFF_ORDERS.get(tiff[:4])
+    if order is None:
+        return 0
+    try:
+        (place,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, place)
+        for entry in range(place + 2, place + 2 + 12 * count, 12):
+            tag, kind = struct.unpack_from(f"{order}HH", tiff, entry)
+            if tag == ORIENTATION and kind in TIFF_NUMBERS:
+                return int(struct.unpack_from(order + TIFF_NUMBERS[kind], tiff, entry + 8)[0])
+    except struct.error:
+        pass  # damaged EXIF does not spoil a good picture
+    return 0
+
+
+# ---------------------------------------------------------------- PNG
+
+
+def _png(file: IO[bytes], start: bytes) -> PictureFile:
+    """The chunks that make the picture."""
     if len(start) < 24 or start[12:16] != b"IHDR":
         raise Damaged("it does not begin with its size")
     width, height = struct.unpack(">II", start[16:24])
-    return Header("PNG", width, height, lambda: _png_picture(file))
-
-
-def _png_picture(file: IO[bytes]) -> IO[bytes]:
-    """The chunks that make the picture."""
-    kept = io.BytesIO()
+    kept, orientation = io.BytesIO(), 0
     kept.write(file.read(8))
     for _ in range(MOST_PIECES):
         head = file.read(8)
         length, kind = int.from_bytes(head[:4], "big"), head[4:]
         if len(head) < 8:
             break
-        if kind in PNG_KEPT and (kind != b"eXIf" or length <= MOST_EXIF):
+        if kind in PNG_KEPT:
             kept.write(head)
             kept.write(file.read(min(length + 4, MOST_CHUNK)))
+        elif kind == b"eXIf" and length <= MOST_EXIF:
+            orientation = orientation_of(file.read(length + 4))
         else:
             file.seek(length + 4, io.SEEK_CUR)
         if kind == b"IEND":
@@ -84,12 +121,15 @@ def _png_picture(file: IO[bytes]) -> IO[bytes]:
     else:
         raise Damaged("it is cut into too many chunks")
     kept.seek(0)
-    return kept
+    return PictureFile(kept, "PNG", width, height, orientation)
 
 
-def _jpeg(file: IO[bytes]) -> Header:
-    """Walks the segments up to the first scan. What follows is handed on as it is."""
-    kept, size, sampling, is_progressive = io.BytesIO(), None, b"", False
+# ---------------------------------------------------------------- JPEG
+
+
+def _jpeg(file: IO[bytes]) -> PictureFile:
+    """The segments that make the picture."""
+    kept, size, sampling, is_progressive, orientation = io.BytesIO(), None, b"", False, 0
     kept.write(file.read(2))
     for _ in range(MOST_PIECES):
         marker = _next_marker(file)
@@ -101,10 +141,14 @@ def _jpeg(file: IO[bytes]) -> Header:
         data = file.read(max(0, int.from_bytes(length, "big") - 2))
         if len(length) < 2 or len(data) != int.from_bytes(length, "big") - 2:
             raise Damaged("it ends inside of its header")
-        if marker in JPEG_SIZE and len(data) >= 5:
+        if marker in JPEG_UNREAD or (marker in JPEG_READ and size is not None):
+            raise NotAnImage("its JPEG is arithmetic-coded, lossless or hierarchical")
+        if marker in JPEG_READ and len(data) >= 5:
             size = (int.from_bytes(data[3:5], "big"), int.from_bytes(data[1:3], "big"))
-            sampling, is_progressive = data[7::3], marker in JPEG_PROGRESSIVE
-        if _is_picture(marker, data):
+            sampling, is_progressive = data[7::3], marker == JPEG_PROGRESSIVE
+        if marker == JPEG_EXIF and data.startswith(b"Exif\0\0"):
+            orientation = orientation or orientation_of(data)
+        if _is_picture(marker):
             kept.write(bytes((0xFF, marker)) + length + data)
         if marker == JPEG_SCAN:
             break
@@ -113,8 +157,8 @@ def _jpeg(file: IO[bytes]) -> Header:
     if size is None:
         raise Damaged("it does not say its size")
     is_one_scan = not is_progressive and data[:1] == bytes((len(sampling),))
-    held = 0.0 if is_one_scan else _coefficients(sampling)
-    return Header("JPEG", *size, lambda: _jpeg_picture(kept, file), held)
+    _copy_scans(kept, file, size[0] * size[1])
+    return PictureFile(kept, "JPEG", *size, orientation, 0.0 if is_one_scan else _coefficients(sampling))
 
 
 def _coefficients(sampling: bytes) -> float:
@@ -129,22 +173,21 @@ def _coefficients(sampling: bytes) -> float:
     return 2 * sum(across * down for across, down in fineness) / finest
 
 
-def _jpeg_picture(kept: io.BytesIO, file: IO[bytes]) -> IO[bytes]:
+def _copy_scans(kept: io.BytesIO, file: IO[bytes], pixels: int) -> None:
+    """All up to the end of the first picture; others may follow it."""
     rest = file.read()
-    if 1 + rest.count(b"\xff\xda") > MOST_SCANS:  # inside of a scan these two bytes cannot stand together
+    end = rest.find(b"\xff\xd9") + 2  # inside of a scan two such bytes cannot stand together
+    end = end if end >= 2 else len(rest)
+    scans = 1 + rest.count(b"\xff\xda", 0, end)
+    if scans > MOST_SCANS or scans * pixels > MOST_PASSED:
         raise Damaged("it is cut into too many scans")
-    kept.write(rest)
+    kept.write(memoryview(rest)[:end])
     kept.seek(0)
-    return kept
 
 
-def _is_picture(marker: int, data: bytes) -> bool:
-    """Whether a decoder needs the segment: tables and sizes, the colour's meaning, the orientation."""
-    if marker == JPEG_EXIF:
-        return data.startswith(b"Exif\0\0")
-    if marker in (JPEG_JFIF, JPEG_ADOBE):
-        return True
-    return marker != JPEG_COMMENT and not 0xE0 <= marker <= 0xEF
+def _is_picture(marker: int) -> bool:
+    """Whether a decoder needs the segment: tables and sizes, and the colour's meaning."""
+    return marker in (JPEG_JFIF, JPEG_ADOBE) or (marker != JPEG_COMMENT and not 0xE0 <= marker <= 0xEF)
 
 
 def _next_marker(file: IO[bytes]) -> int:
@@ -160,6 +203,9 @@ def _next_marker(file: IO[bytes]) -> int:
     return byte[0]
 
 
+# ---------------------------------------------------------------- WebP
+
+
 def _webp_size(start: bytes) -> tuple[int, int]:
     """The canvas, from whichever of the three kinds of first chunk there is."""
     kind, data = start[12:16], start[20:]
@@ -173,8 +219,35 @@ def _webp_size(start: bytes) -> tuple[int, int]:
     raise Damaged("it does not begin with its size")
 
 
-class Refused(ValueError):
-    """A limit was passed; the message is ready for the user."""
+def _webp(file: IO[bytes], width: int, height: int) -> PictureFile:
+    """The chunks of the first frame."""
+    kept, flags, told, frames, is_lossless = io.BytesIO(), 0, {}, 0, False
+    kept.write(file.read(12))
+    for _ in range(MOST_PIECES):
+        head = file.read(8)
+        if len(head) < 8:
+            break
+        kind, length = head[:4], int.from_bytes(head[4:], "little")
+        data = file.read(min(length + length % 2, MOST_CHUNK))
+        if len(data) < length + length % 2:
+            raise Damaged("it ends inside of a chunk")
+        frames += kind == b"ANMF"
+        if kind == b"VP8X":
+            flags, data = data[0], bytes((data[0] & (WEBP_ALPHA | WEBP_ANIMATED),)) + data[1:]
+        if kind in WEBP_KEPT and frames <= 1:
+            is_lossless |= (data[16:20] if kind == b"ANMF" else kind) in (b"VP8L", b"ALPH")
+            kept.write(head + data)
+        elif kind in (b"EXIF", b"XMP "):
+            told[kind] = data[:MOST_EXIF]
+    else:
+        raise Damaged("it is cut into too many chunks")
+    kept.seek(4)
+    kept.write((kept.getbuffer().nbytes - 8).to_bytes(4, "little"))
+    kept.seek(0)
+    orientation = orientation_of(told.get(b"EXIF", b"")) if flags & WEBP_EXIF else 0
+    if not orientation and flags & WEBP_XMP and (said := XMP_ORIENTATION.search(told.get(b"XMP ", b""))):
+        orientation = int(said[1])
+    return PictureFile(kept, "WEBP", width, height, orientation, is_lossless_webp=is_lossless)
 
 
 def check_size(width: int, height: int, name: str) -> None:

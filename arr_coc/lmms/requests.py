@@ -14,6 +14,8 @@ from arr_coc.config import Keep, check_keep
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import eager
 from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.qwen.processor import image_features, left_padded, render
+from arr_coc.qwen.request import check_generation
 
 MAX_NEW_TOKENS = 128  # of a request that does not say
 SAMPLING = ("temperature", "top_p", "top_k")
@@ -54,6 +56,7 @@ def read_generation(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     for name in ("num_beams", *(SAMPLING if sampled else ())):
         if given.get(name) is not None:
             keywords[name] = given[name]
+    check_generation(keywords)
     return keywords, [until] if isinstance(until, str) else list(until)
 
 
@@ -103,10 +106,14 @@ def read_chat(messages: Sequence[dict[str, Any]]) -> Dialogue:
 
 
 def encode_chats(processor: Any, chats: Sequence[Dialogue]) -> dict[str, Any]:
-    """Inputs of a left-padded batch by the stock chat template and processor."""
-    texts = [processor.apply_chat_template(chat.messages, tokenize=False, add_generation_prompt=True) for chat in chats]
-    images = [image for chat in chats for image in chat.images] or None
-    return dict(processor(text=texts, images=images, padding=True, padding_side="left", return_tensors="pt"))
+    """Inputs of a left-padded batch by the stock chat template; what a task's texts say stays text."""
+    images = [image for chat in chats for image in chat.images]
+    inputs: dict[str, Any] = image_features(processor, images) if images else {}
+    grids = inputs.get("image_grid_thw", torch.zeros(0, 3, dtype=torch.long))
+    counts = iter((grids.prod(-1) // processor.image_processor.merge_size**2).tolist())
+    rows = [[one for ids, _ in render(processor, chat.messages, counts, True) for one in ids] for chat in chats]
+    padded = left_padded([(row, [0] * len(row)) for row in rows], processor.tokenizer.pad_token_id or 0)
+    return inputs | {name: padded[name] for name in ("input_ids", "attention_mask")}
 
 
 @torch.no_grad()
@@ -116,7 +123,6 @@ def answer_chats(owner: ARRCOCQwen, chats: Sequence[Dialogue], keywords: dict[st
     prompt = inputs["input_ids"]
     tokens = [(0, 0)] * len(chats)
     if "pixel_values" in inputs:
-        inputs.pop("mm_token_type_ids", None)  # found again from the ids
         prepared = owner.prepare(**inputs)
         output = eager.generate(owner.model, prompt, prepared, None, **keywords)
         tokens = [

@@ -11,6 +11,8 @@ too; the others in one safetensors file with the full new tensors of what was tr
 """
 
 import hashlib
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from arr_coc.qwen.storage import read_tensors
+from arr_coc.qwen.storage import read_shapes, read_tensors
 
 HOWS = ("none", "lora", "last4", "all")
 LAST_LAYERS = 4
@@ -33,6 +35,7 @@ LORA_TARGETS = (
 _ADAPTER = ".lora_"  # part of the names of LoRA's own weights
 _WRAPPED = ".base_layer."  # part of the names of the matrices that LoRA stands beside
 _PEFT_PREFIX = "base_model.model."  # what PEFT puts before every name in its files
+_NOTES = ("auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type")
 
 
 def adapt(
@@ -49,9 +52,7 @@ def adapt(
         raise ValueError("the model has LoRA adapters already: merge them first, or load the model again")
     model.requires_grad_(how == "all")
     if how == "lora":
-        peft = _peft()
-        targets = {"target_modules": LORA_TARGETS, "r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
-        _inject(model, peft.LoraConfig(bias="none", **targets))
+        _inject(model, _lora_config(rank, alpha, dropout))
     if how == "last4":
         language = model.model.language_model
         for part in (*language.layers[-LAST_LAYERS:], language.norm):
@@ -63,7 +64,7 @@ def check_adapting(how: str, rank: int, alpha: float, dropout: float) -> None:
     """Refuse settings that cannot be meant."""
     if how not in HOWS:
         raise ValueError(f"adapting {how!r}: expected one of {', '.join(HOWS)}")
-    if rank < 1 or alpha <= 0 or not 0 <= dropout < 1:
+    if rank < 1 or not 0 < alpha < math.inf or not 0 <= dropout < 1:
         raise ValueError(
             f"rank={rank}, alpha={alpha}, dropout={dropout}: expected rank >= 1, alpha > 0, 0 <= dropout < 1"
         )
@@ -131,10 +132,10 @@ def load_adapted(model: Any, folder: str | Path) -> Any:
             f"{folder.name}: neither {LORA_CONFIG} nor {DELTA_FILE} is there; give the folder it was saved in"
         )
     parameters = dict(model.named_parameters())
-    found = read_tensors(folder / DELTA_FILE)
-    _check_fit(DELTA_FILE, found, {name: parameters[name] for name in found if name in parameters})
+    shapes = read_shapes(folder / DELTA_FILE)
+    expected = {name: tuple(parameters[name].shape) for name in shapes if name in parameters}
     with torch.no_grad():
-        for name, tensor in found.items():
+        for name, tensor in read_tensors(folder / DELTA_FILE, expected).items():
             parameters[name].copy_(tensor)
     return model
 
@@ -147,27 +148,36 @@ def has_adapted(folder: str | Path) -> bool:
 def _load_lora(model: Any, folder: Path) -> Any:
     peft = _peft()
     if not has_adapters(model):
-        config = peft.PeftConfig.from_pretrained(str(folder))
-        config.inference_mode = False
+        config = _read_lora_config(folder)
         model.requires_grad_(False)
         _inject(model, config)
-    found = {name.removeprefix(_PEFT_PREFIX): tensor for name, tensor in read_tensors(folder / LORA_FILE).items()}
-    _check_fit(LORA_FILE, found, peft.get_peft_model_state_dict(model))
-    peft.set_peft_model_state_dict(model, found)
+    expected = {name: tuple(tensor.shape) for name, tensor in peft.get_peft_model_state_dict(model).items()}
+    peft.set_peft_model_state_dict(model, read_tensors(folder / LORA_FILE, expected, _PEFT_PREFIX))
     return model
 
 
-def _check_fit(file: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Refuse the first tensor that the model has not, or has in another shape, or that is broken."""
-    for name in sorted(set(found) ^ set(expected)):
-        what = "unknown to" if name in found else "missing for"
-        raise ValueError(f"{file}: {name!r} is {what} this model; load the base model that it was trained on")
-    for name, tensor in found.items():
-        if tensor.shape != expected[name].shape:
-            shapes = f"{tuple(tensor.shape)}, the model has {tuple(expected[name].shape)}"
-            raise ValueError(f"{file}: {name!r} has shape {shapes}; load the base model that it was trained on")
-        if not torch.isfinite(tensor).all():
-            raise ValueError(f"{file}: {name!r} holds values that are not finite; take an earlier checkpoint")
+def _lora_config(rank: int, alpha: float, dropout: float) -> Any:
+    targets = {"target_modules": LORA_TARGETS, "r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
+    return _peft().LoraConfig(bias="none", **targets)
+
+
+def _read_lora_config(folder: Path) -> Any:
+    """Three numbers of the file. All else must be as we write it: some of PEFT's settings name modules to import."""
+    try:
+        said = json.loads((folder / LORA_CONFIG).read_text())
+        rank, alpha, dropout = int(said["r"]), float(said["lora_alpha"]), float(said["lora_dropout"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{LORA_CONFIG}: not settings of LoRA ({error}); copy it again") from None
+    check_adapting("lora", rank, alpha, dropout)
+    ranks = {min(shape) for shape in read_shapes(folder / LORA_FILE).values() if shape}
+    if rank > max(ranks, default=0):
+        raise ValueError(f"{LORA_CONFIG}: key 'r' is {rank:,}, but {LORA_FILE} holds at most {max(ranks, default=0):,}")
+    config = _lora_config(rank, alpha, dropout)
+    ours = json.loads(json.dumps(config.to_dict(), default=list))
+    for key, value in said.items():
+        if value != ours.get(key) and value and key not in _NOTES:
+            raise ValueError(f"{LORA_CONFIG}: key {key!r} is not as this version writes it; train the adapter anew")
+    return config
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor], how: str) -> None:

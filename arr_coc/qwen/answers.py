@@ -19,6 +19,7 @@ class ImageSelection:
     strategy: str
     reason: str
     periphery: tuple[int, int] | None = None  # cells of the small copy that the language model saw as well
+    is_fallback: bool = False  # whether all was kept because choosing went wrong
 
     @property
     def tokens_total(self) -> int:
@@ -66,6 +67,7 @@ class Answer:
     timings_ms: dict[str, float]  # "prefill" is a part of "generate"
     confidence: float | None = None  # probability of its least likely token; None: not known, as with beams
     looks: tuple[LookTaken, ...] = ()  # in order
+    notices: tuple[str, ...] = ()  # what went wrong on the way, each once; empty unless something is broken
 
     @classmethod
     def of(
@@ -73,7 +75,8 @@ class Answer:
     ) -> "Answer":
         total, kept = sum(image.tokens_total for image in images), sum(image.tokens_kept for image in images)
         look = LookTaken(kept, confidence, total_ms(timings_ms))
-        return cls(text, images, total, kept, timings_ms, confidence, (look,))
+        notices = tuple(dict.fromkeys(image.reason for image in images if image.is_fallback))
+        return cls(text, images, total, kept, timings_ms, confidence, (look,), notices)
 
 
 def total_ms(timings_ms: dict[str, float]) -> float:

@@ -1,25 +1,36 @@
-"""From an id or a folder to a stock model on a device, and what belongs to it: safetensors only, no remote code."""
+"""From an id or a folder to a stock model on a device, and what belongs to it: safetensors only, no remote code.
 
+A folder is checked before anything is built from it: its files are whole, and hold what its config claims.
+"""
+
+import contextlib
 import json
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, PretrainedConfig
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
 from arr_coc.qwen.processor import load_processor
-from arr_coc.qwen.storage import has_adapter, load_adapter
+from arr_coc.qwen.request import check_generation
+from arr_coc.qwen.storage import Shape, check_finite, has_adapter, load_adapter, read_shapes
 
 FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
 EMBEDDED = ("mini",)  # models inside the package
-INDEX = "model.safetensors.index.json"
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
+MOST_SETTINGS = 2**26  # bytes of a file that holds no weights; the largest is a tokenizer of 11 MB
+MOST_LAYERS = 128  # of a tower; the largest Qwen3-VL has 94
+MOST_NUMBER = 10_000_000  # in a config; the largest are a base of angles and a vocabulary
+MOST_LISTED = 1_000  # entries of a list, and labels of a classifier, which are made into one
+CODE = ("auto_map", "attn_implementation", "experts_implementation")  # settings that can name code to be run
 
 
 class ModelNotFound(ValueError):
@@ -79,7 +90,9 @@ def load_parts(
         position_policy=position_policy or config.position_policy,
     )
     hub = {name: model_kwargs[name] for name in HUB_KEYWORDS if name in model_kwargs}
-    return model, config, layer, load_processor(base, **hub)
+    with _one_line(base):
+        processor = load_processor(base, **hub)
+    return model, config, layer, processor
 
 
 def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLayer | None]:
@@ -98,19 +111,78 @@ def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLa
 
 def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: Any) -> Any:
     """The unmodified Qwen3-VL, in evaluation mode."""
-    _check_files(Path(base))
+    shapes = _check_files(Path(base))
     could_be_on_a_hub = base.count("/") == 1 and not base.startswith((".", "/", "~"))
     if not (Path(base) / "config.json").is_file() and (Path(base).is_dir() or not could_be_on_a_hub):
         raise _not_found(base)
+    hub = {name: kwargs[name] for name in HUB_KEYWORDS if name in kwargs}
+    with _one_line(base):
+        config = _read_config(base, hub)
+        if shapes:
+            _check_sizes(config, shapes)
+        how = {"dtype": dtype, "use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
+        model, info = AutoModelForImageTextToText.from_pretrained(base, config=config, **how, **kwargs)
+        for what in ("missing", "unexpected", "mismatched"):
+            for name in sorted(map(str, info[f"{what}_keys"])):
+                raise ValueError(f"{_shown(base)}: the weight {name!r} is {what}; copy the model again")
+        check_generation(model.generation_config.to_dict())
+    model = model.to(device).eval()
+    check_finite(_shown(base), dict(model.named_parameters()))
+    return model
+
+
+def _read_config(base: str, hub: dict[str, Any]) -> Any:
+    """The model's config without what could name code, and without numbers that nobody means."""
+    said, _ = PretrainedConfig.get_config_dict(base, **hub)
+    check_family(said.get("model_type", ""))
+    if said.get("quantization_config"):
+        raise ValueError("config.json: quantised weights are not read; give the model in bfloat16")
+    config = CONFIG_MAPPING[said["model_type"]].from_dict(_harmless(said))
+    depths = (config.text_config.num_hidden_layers, config.vision_config.depth)
+    if not all(1 <= depth <= MOST_LAYERS for depth in depths):
+        raise ValueError(f"config.json: {max(depths):,} layers, expected 1 to {MOST_LAYERS}; copy it again")
+    if not set(config.vision_config.deepstack_visual_indexes) <= set(range(config.vision_config.depth)):
+        raise ValueError("config.json: key 'deepstack_visual_indexes' names layers that are not there; copy it again")
+    return config
+
+
+def _harmless(said: Any, key: str = "config.json") -> Any:
+    """What a config says, checked and pruned at any depth."""
+    if isinstance(said, dict):
+        return {name: _harmless(one, name) for name, one in said.items() if name not in CODE and name[0:1] != "_"}
+    size, most = (len(said), MOST_LISTED) if isinstance(said, list) else (said, MOST_NUMBER)
+    if isinstance(size, int) and abs(size) > (MOST_LISTED if key == "num_labels" else most):
+        raise ValueError(f"config.json: key {key!r} holds {size:,}, which cannot be meant; copy it again")
+    return [_harmless(one, key) for one in said] if isinstance(said, list) else said
+
+
+def _check_sizes(config: Any, shapes: dict[str, Shape]) -> None:
+    """A model that is larger than its files would be filled up at random: refused before it is made."""
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config)
+    wanted = sum(parameter.numel() for parameter in model.parameters())
+    if wanted > sum(math.prod(shape) for shape in shapes.values()):
+        here = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
+        wrong = next((name for name, shape in here.items() if shapes.get(name) != shape), "")
+        has = f"{shapes[wrong]}" if wrong in shapes else "missing"
+        raise ValueError(f"the weight {wrong!r} is {has}, its config wants {here.get(wrong)}; copy the model again")
+
+
+@contextlib.contextmanager
+def _one_line(base: str) -> Iterator[None]:
+    """Whatever a library says of a folder that it cannot read is told in one line, without its path."""
     try:
-        hub = {name: kwargs[name] for name in HUB_KEYWORDS if name in kwargs}
-        check_family(AutoConfig.from_pretrained(base, trust_remote_code=False, **hub).model_type)
-        model = AutoModelForImageTextToText.from_pretrained(
-            base, dtype=dtype, use_safetensors=True, trust_remote_code=False, **kwargs
-        )
-    except OSError as error:
-        raise _not_found(base) from error
-    return model.to(device).eval()
+        yield
+    except (MemoryError, torch.OutOfMemoryError, ModelNotFound):
+        raise
+    except BaseException as error:
+        if isinstance(error, OSError) and "JSON" not in str(error):
+            raise _not_found(base) from error
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # as tokenizers raise it
+            raise
+        said = str(error).replace(base, _shown(base)).strip().partition("\n")[0][:300]
+        told = said if type(error) is ValueError else f"cannot be read ({type(error).__name__}: {said}); copy it again"
+        raise ValueError(f"{_shown(base)}: {told.removeprefix(f'{_shown(base)}: ')}") from error
 
 
 def _shown(base: str) -> str:
@@ -123,20 +195,26 @@ def _not_found(base: str) -> ModelNotFound:
     return ModelNotFound(f"no model {_shown(base)!r} with safetensors weights: give {ways} (reachable or cached)")
 
 
-def _check_files(folder: Path) -> None:
-    """Damaged and missing weight files are refused by name, before anything is built from them."""
-    index = folder / INDEX
-    if index.is_file():
+def _check_files(folder: Path) -> dict[str, Shape]:
+    """Shapes of all weights of a folder. What is damaged, missing or no file is refused by name."""
+    if not folder.is_dir():
+        return {}
+    for path in sorted(path for path in folder.iterdir() if path.suffix in (".json", ".jinja", ".safetensors")):
+        if not path.is_file():
+            raise ValueError(f"{path.name}: a folder, a pipe, a device or a link to nothing; copy it again")
+        if path.suffix != ".safetensors" and path.stat().st_size > MOST_SETTINGS:
+            raise ValueError(f"{path.name}: over {MOST_SETTINGS >> 20} MB of settings; copy the model again")
+    listed = {path.name for path in folder.glob(WHOLE)}
+    if (folder / INDEX).is_file():
         try:
-            listed = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            listed = set(json.loads((folder / INDEX).read_text())["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{INDEX}: not an index of weights ({error}); copy it again") from None
-        for name in listed:
-            if not (folder / name).is_file():
-                raise ValueError(f"{name}: not in the model's folder, but its index names it; copy it again")
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(str(path), framework="pt"):
-                pass
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path.name}: not a whole safetensors file ({error}); copy it again") from None
+    shapes: dict[str, Shape] = {}
+    for name in sorted(map(str, listed)):
+        if Path(name).name != name:
+            raise ValueError(f"{INDEX}: {name!r} is not a file of the model's folder; copy it again")
+        if not (folder / name).is_file():
+            raise ValueError(f"{name}: not in the model's folder, but its index names it; copy it again")
+        shapes |= read_shapes(folder / name)
+    return shapes

@@ -10,6 +10,8 @@ grouped, never padded.
 """
 
 import logging
+import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,6 +34,9 @@ from arr_coc.selectors import Selector, Taken, View
 from arr_coc.timing import Stopwatch
 
 logger = logging.getLogger(__name__)
+fallbacks: Counter[str] = Counter()
+"""How often all was kept in this process because choosing went wrong, by the reason; 0 unless something is broken."""
+_counting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +70,12 @@ class Choice:
     shown: Shown | None = None  # what it was chosen by; None when nothing was judged
 
 
-def keep_everything(grids: Sequence[Grid], device: torch.device, strategy: str, reason: str) -> Choice:
+def keep_everything(
+    grids: Sequence[Grid], device: torch.device, strategy: str, reason: str, is_fallback: bool = False
+) -> Choice:
     indices = [torch.arange(height * width, device=device) for height, width in grids]
     images = [
-        ImageSelection(grid, index, None, {}, {}, {}, strategy, reason)
+        ImageSelection(grid, index, None, {}, {}, {}, strategy, reason, is_fallback=is_fallback)
         for grid, index in zip(grids, indices, strict=True)
     ]
     return Choice(indices, None, images)
@@ -100,6 +107,7 @@ class Looker:
     strict: bool = False  # let errors of the selector through, as training should
     memory: Memory = field(default_factory=lambda: Memory(0))  # what was seen of images before; by default, nothing
     pad_id: int = 0
+    raises: bool = False  # let errors of choosing through, and nothing else of `strict`
 
     # ---------------------------------------------------------------- what is shown
 
@@ -272,11 +280,11 @@ class Looker:
                     shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, first=seen)
             return self._choose(shown, question, request.layout.sample_of, keeps, stopwatch, foveated)
         except Exception as error:
-            if self.strict:
+            if self.strict or self.raises:
                 raise
             reason = f"choosing failed ({type(error).__name__}), so every token was kept"
-            logger.warning("%s", reason, exc_info=True)
-            return keep_everything(request.layout.grids, request.input_ids.device, "keep_all", reason)
+            _fell_back(reason, exc_info=True)
+            return keep_everything(request.layout.grids, request.input_ids.device, "keep_all", reason, True)
 
     def _choose(
         self,
@@ -309,6 +317,8 @@ class Looker:
                     kept = allocation.keep_BHW[row].flatten().nonzero().squeeze(-1)
                     whole = kept.shape[0] == grid[0] * grid[1]  # as where scores cannot be trusted
                     selection = explain(grid, kept, judgement, row, allocation.strategy(row))
+                    if selection.is_fallback and self.raises:
+                        raise FloatingPointError(selection.reason)
                     selection = replace(selection, periphery=None if whole else beside[row])
                     made_of = _made_of(allocation, row, selection)
                     chosen[image] = (selection, allocation.soft_BHW[row].flatten(), *made_of)
@@ -348,8 +358,9 @@ def explain(
     grid: Grid, kept_K: Tensor, judgement: Judgement | None, row: int, strategy: tuple[str, str]
 ) -> ImageSelection:
     """The explanation of one image, in tensors of its own; `strategy` is a name and a reason."""
-    if strategy == STRATEGIES[NOT_FINITE]:
-        logger.warning("%s", strategy[1])
+    is_fallback = strategy == STRATEGIES[NOT_FINITE]
+    if is_fallback:
+        _fell_back(strategy[1])
     if judgement is None:
         return ImageSelection(grid, kept_K.clone(), None, {}, {}, {}, *strategy)
     balance = judgement.balance
@@ -362,7 +373,15 @@ def explain(
         tensions=dict(zip(TENSIONS, balance.tensions_BT[row].tolist(), strict=True)),
         strategy=strategy[0],
         reason=strategy[1],
+        is_fallback=is_fallback,
     )
+
+
+def _fell_back(reason: str, **how: Any) -> None:
+    """Told in the log, and counted."""
+    with _counting:
+        fallbacks[reason] += 1
+    logger.warning("%s", reason, **how)
 
 
 def _check_aspect(image: Tensor, grid: Grid) -> None:

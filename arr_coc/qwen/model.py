@@ -28,7 +28,7 @@ from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
 from arr_coc.qwen.loading import check_family, load_parts
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pad_id_of
-from arr_coc.qwen.request import Hints, Request
+from arr_coc.qwen.request import Hints, Request, check_generation
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, noting, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
@@ -45,7 +45,8 @@ class ARRCOCQwen(nn.Module):
     """Qwen3-VL with ARR-COC in front. `keep=1.0` is the stock model, bit for bit.
 
     `fast` (on by default on CUDA) answers over recorded graphs where that is possible, and says once where it is not;
-    "compiled" fuses the selector's kernels as well, for servers that see the same image sizes again and again.
+    "compiled" fuses the selector's kernels as well, for servers that see the same image sizes again and again. Where
+    choosing goes wrong, all is kept and the answer's notices say so; with `strict = True` set, it raises.
     `break_even` is the number of visual tokens below which keep="auto" keeps all; None: what is known of the device. 0
     is never, as evaluations want it.
     """
@@ -70,13 +71,12 @@ class ARRCOCQwen(nn.Module):
             raise ValueError(f"the adapter is for a width of {self.config.hidden_dim}, this model has {width}")
         self.model = model
         self.layer = (layer or ARRCOCLayer.from_config(self.config)).to(model.device)
-        if not isinstance(selector, Selector):
-            selector = make_selector(selector, self.config, self.layer)
-        self.selector = selector.to(model.device)
+        made = selector if isinstance(selector, Selector) else make_selector(selector, self.config, self.layer)
+        self.selector = made.to(model.device)
         self.keep = check_keep(keep)
         self.processor = processor
         self.geometry = Geometry.of(model.config.vision_config, processor)
-        self.fast, self.break_even = fast, break_even
+        self.fast, self.break_even, self.strict = fast, break_even, False
         self.fast_runner: FastRunner | None = None  # made by the first request that it serves
         self.memory = Memory()  # of images, for further questions about them
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
@@ -136,8 +136,9 @@ class ARRCOCQwen(nn.Module):
         an answer that is not sure is asked for again with twice the tokens, and streamed only once it is final.
         `streamer` and the other keywords go to transformers' generate.
         """
-        inputs = self.encode_question(images, question, history, keep)
         options = {"max_new_tokens": max_new_tokens, **generate_kwargs}
+        check_generation(options)
+        inputs = self.encode_question(images, question, history, keep)
         if look_again:
             return look_until_sure(partial(self._look, inputs, options), keep, streamer)
         return self._look(inputs, options, keep, streamer)
@@ -254,6 +255,7 @@ class ARRCOCQwen(nn.Module):
 
         `keep`, `original_image` and `hints` as in `forward`.
         """
+        check_generation(kwargs)
         eager.refuse_cache(kwargs.get("past_key_values"), only_marked=pixel_values is None)
         sequence: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if pixel_values is None:
@@ -372,7 +374,7 @@ class ARRCOCQwen(nn.Module):
     def looker(self) -> Looker:
         """What chooses."""
         own = (self.model, self.selector, self.config, self.geometry, self._chat, self.training)
-        return Looker(*own, self.memory, self._pad_id)
+        return Looker(*own, self.memory, self._pad_id, self.strict)
 
     def preparer(self) -> Preparer:
         """What chooses, encodes and compacts."""

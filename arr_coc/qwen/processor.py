@@ -3,10 +3,13 @@
 B conversations, L tokens of the longest.
 """
 
+import contextlib
 import importlib
 import itertools
 import re
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,12 +76,20 @@ def fit_images(processor: Any, images: Sequence[Image.Image]) -> list[Image.Imag
 
 def load_processor(source: str, **hub: Any) -> Any:
     """The stock processor where torchvision works, else the image-only one. `hub` are keywords such as revision."""
+    hub = {**hub, "trust_remote_code": False}
     try:
         importlib.import_module("torchvision.transforms.v2")  # a CUDA build beside a CPU torch is worse than none
     except (ImportError, RuntimeError, OSError):
         images, tokenizer = (kind.from_pretrained(source, **hub) for kind in (Qwen2VLImageProcessorPil, AutoTokenizer))
-        return ImageOnlyProcessor(image_processor=images, tokenizer=tokenizer)
-    return AutoProcessor.from_pretrained(source, **hub)
+        made = ImageOnlyProcessor(image_processor=images, tokenizer=tokenizer)
+    else:
+        made = AutoProcessor.from_pretrained(source, **hub)
+    sizes, own = ImageSizes.of(made), made.image_processor
+    is_sized = 1 <= sizes.cell <= MOST_CELL and 1 <= sizes.least <= sizes.most <= MOST_RESIZED
+    if not (is_sized and all(0 <= mean <= 1 for mean in own.image_mean) and all(0 < std <= 1 for std in own.image_std)):
+        says = f"{sizes}, image_mean={own.image_mean}, image_std={own.image_std}"
+        raise ValueError(f"the processor's settings cannot be meant ({says}); copy the model again")
+    return made
 
 
 def chat_tokens(tokenizer: Any) -> ChatTokens | None:
@@ -105,6 +116,32 @@ _SLOT = "\ue000{}\ue001"
 _SLOT_PATTERN = re.compile("\ue000(\\d+)\ue001")
 
 MOST_CHARACTERS = 400_000  # of one conversation; more is not even tokenised
+MOST_WORDS = 32_768  # tokens of one conversation that are no image
+MOST_CELL = 256  # px
+MOST_RESIZED = 2**26  # pixels of an image as the model sees it; Qwen3-VL's own limit is a quarter
+MOST_SECONDS = 1.0  # for a chat template, which takes a millisecond
+
+
+@contextlib.contextmanager
+def _cut_off() -> Iterator[None]:
+    """A template comes with the model, and can loop for ever: it is ended in time. Traces calls, and its lines."""
+    end, before = time.monotonic() + MOST_SECONDS, sys.gettrace()
+
+    def watch(frame: Any, *_: Any) -> Any:
+        if time.monotonic() > end:
+            raise ValueError(f"the model's chat template takes over {MOST_SECONDS:.0f} s; copy the model again")
+        return watch if frame.f_code.co_filename == "<template>" else None
+
+    sys.settrace(watch)
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:  # whatever is wrong with it, or forbidden to it
+        why = f"{type(error).__name__}: {error}"[:200]
+        raise ValueError(f"the model's chat template cannot be used ({why}); copy the model again") from None
+    finally:
+        sys.settrace(before)
 
 
 def encode(
@@ -115,7 +152,7 @@ def encode(
     inputs: dict[str, Tensor] = {}
     counts = iter(())
     if images:
-        inputs = _image_features(processor, images)
+        inputs = image_features(processor, images)
         counts = iter((inputs["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2).tolist())
     rows = [encode_one(processor, conversation, counts, add_generation_prompt) for conversation in conversations]
     inputs |= left_padded(rows, processor.tokenizer.pad_token_id or 0)
@@ -148,7 +185,7 @@ def encode_asked(
     return inputs if fitted is None else inputs | {"original_image": [byte_tensor(image) for image in fitted]}
 
 
-def _image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:
+def image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:
     """Patches and grids of all images; an image that several conversations are about is prepared once."""
     places: dict[int, int] = {}
     order = [places.setdefault(id(image), len(places)) for image in images]
@@ -168,28 +205,51 @@ def encode_one(
     turns = conversation.turns()
     if sum(len(text) for _, text in turns) > MOST_CHARACTERS:
         raise ValueError(f"the conversation is over {MOST_CHARACTERS:,} characters long: ask something shorter")
-    messages = [
-        {"role": role, "content": [{"type": "text", "text": _SLOT.format(slot)}]}
-        for slot, (role, _) in enumerate(turns)
-    ]
+    messages = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
     messages[0]["content"] = [{"type": "image"} for _ in conversation.images] + list(messages[0]["content"])
-    rendered = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
-    ids: list[int] = []
-    asked: list[int] = []
-    for place, piece in enumerate(_SLOT_PATTERN.split(rendered)):
-        is_text = place % 2 == 1
-        if is_text:
-            piece_ids = text_ids(processor.tokenizer, turns[int(piece)][1])
+    parts = render(processor, messages, counts, add_generation_prompt)
+    last = len(turns) - 1
+    return [one for ids, _ in parts for one in ids], [int(slot == last) for ids, slot in parts for _ in ids]
+
+
+def render(
+    processor: Any, messages: Sequence[dict[str, Any]], counts: Iterator[int], add_generation_prompt: bool
+) -> list[tuple[list[int], int]]:
+    """Token ids of messages, in parts: of the template (numbered -1), and of the texts, numbered in their order.
+
+    `messages` hold parts of type text or image; `counts` are the visual tokens of each image.
+    """
+    texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
+    parts: list[tuple[list[int], int]] = []
+    for place, piece in enumerate(_pieces(processor, messages, len(texts), add_generation_prompt)):
+        if place % 2:
+            parts.append((text_ids(processor.tokenizer, texts[int(piece)]), int(piece)))
         else:
             piece = re.sub(re.escape(processor.image_token), lambda _: processor.image_token * next(counts), piece)
-            piece_ids = processor.tokenizer(piece, add_special_tokens=False)["input_ids"]
-        ids += piece_ids
-        asked += [int(is_text and int(piece) == len(turns) - 1)] * len(piece_ids)
-    words = len(ids) - ids.count(processor.image_token_id)
-    if words > processor.tokenizer.model_max_length:
-        most = processor.tokenizer.model_max_length
+            parts.append((processor.tokenizer(piece, add_special_tokens=False)["input_ids"], -1))
+    words = sum(len(ids) - ids.count(processor.image_token_id) for ids, _ in parts)
+    most = min(MOST_WORDS, processor.tokenizer.model_max_length)
+    if words > most:
         raise ValueError(f"the conversation is {words:,} tokens long, this model reads {most:,}: ask something shorter")
-    return ids, asked
+    return parts
+
+
+def _pieces(processor: Any, messages: Sequence[dict[str, Any]], texts: int, add_generation_prompt: bool) -> list[str]:
+    """What the template makes of messages, cut at their texts: its own words, the number of a text, its words, ..."""
+    slots = itertools.count()
+
+    def shown(part: dict[str, Any]) -> dict[str, Any]:
+        return {**part, "text": _SLOT.format(next(slots))} if part["type"] == "text" else part
+
+    slotted = [{**message, "content": [shown(part) for part in message["content"]]} for message in messages]
+    with _cut_off():
+        rendered = processor.apply_chat_template(slotted, tokenize=False, add_generation_prompt=add_generation_prompt)
+    pieces = _SLOT_PATTERN.split(rendered)
+    images = sum(part["type"] == "image" for message in messages for part in message["content"])
+    is_whole = pieces[1::2] == [str(slot) for slot in range(texts)] and rendered.count(processor.image_token) == images
+    if not is_whole or len(rendered) > MOST_CHARACTERS:
+        raise ValueError("the model's chat template does not show each text and each image once; copy the model again")
+    return pieces
 
 
 def text_ids(tokenizer: Any, text: str) -> list[int]:

@@ -1,8 +1,11 @@
 """The adapter on disk: JSON, safetensors, and a model card. Nothing that could run code is ever opened."""
 
 import json
+import stat
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,6 +19,10 @@ from arr_coc.layer import ARRCOCLayer
 WEIGHTS_FILE = "arr_coc.safetensors"
 CARD_FILE = "README.md"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+MOST_HEADER = 10_000_000  # bytes; names and shapes of the 36,000 tensors of the largest Qwen3-VL take 5 million
+FLOATS = ("F64", "F32", "F16", "BF16")
+
+Shape = tuple[int, ...]
 
 
 def has_adapter(folder: Path) -> bool:
@@ -34,37 +41,83 @@ def save_adapter(folder: Path, config: ARRCOCConfig, layer: ARRCOCLayer) -> None
 def load_adapter(folder: Path) -> tuple[ARRCOCConfig, ARRCOCLayer]:
     """Read an adapter. Anything that does not fit is refused with the file's and the key's name."""
     config = ARRCOCConfig.load(folder)
+    try:
+        with torch.device("meta"):  # whatever sizes the config claims, nothing is made of them yet
+            expected = ARRCOCLayer.from_config(config).state_dict()
+    except RuntimeError as error:
+        raise ValueError(f"{CONFIG_FILE}: no layer has such sizes ({error}); save the adapter again") from None
+    weights = _read_weights(folder, {name: tuple(tensor.shape) for name, tensor in expected.items()})
     layer = ARRCOCLayer.from_config(config)
-    layer.load_state_dict(_read_weights(folder, layer.state_dict()))
+    layer.load_state_dict(weights)
     return config, layer
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, by name; one that is not whole is refused."""
+def read_shapes(path: Path) -> dict[str, Shape]:
+    """Shapes of the tensors of a safetensors file, by name, from its header; one that is not whole is refused."""
     try:
-        with safe_open(str(path), framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{path.name}: not a whole safetensors file ({error}); copy it again") from None
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+            raise ValueError("a folder, a pipe or a device")
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > MOST_HEADER:
+                raise ValueError(f"its header claims {length:,} bytes, at most {MOST_HEADER:,} are read")
+            header = json.loads(file.read(length), object_pairs_hook=_unrepeated)
+        with safe_open(str(path), framework="pt"):  # offsets without holes, to the end of the file
+            pass
+        header.pop("__metadata__", None)
+        found = {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        why = f"{error}".replace(str(path), path.name)
+        raise ValueError(f"{path.name}: not a whole safetensors file ({why}); copy it again") from None
+    for name, (dtype, _) in found.items():
+        if dtype not in FLOATS:
+            raise ValueError(f"{path.name}: key {name!r} is of type {dtype}, weights are {', '.join(FLOATS)}")
+    return {name: shape for name, (_, shape) in found.items()}
 
 
-def _read_weights(folder: Path, expected: dict[str, Tensor]) -> dict[str, Tensor]:
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; two keys of one name would let two readers see two files."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key stands twice in its header")
+    return made
+
+
+def read_tensors(path: Path, expected: Mapping[str, Shape], prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a safetensors file, if they are those expected, and finite; `prefix` is taken off their names.
+
+    Names and shapes are checked before anything is read.
+    """
+    shapes = {name.removeprefix(prefix): shape for name, shape in read_shapes(path).items()}
+    for name in sorted(set(shapes) ^ set(expected)):
+        what = "unknown to" if name in shapes else "missing for"
+        raise ValueError(f"{path.name}: key {name!r} is {what} this model; load the model and version that it is for")
+    for name, shape in shapes.items():
+        if shape != expected[name]:
+            has = f"has shape {shape}, the model has {expected[name]}"
+            raise ValueError(f"{path.name}: key {name!r} {has}; load the model and version that it is for")
+    with safe_open(str(path), framework="pt") as file:
+        found = {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    check_finite(path.name, found)
+    return found
+
+
+def check_finite(file: str, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights that hold a NaN or an infinity: each makes the sum one, whatever the others are."""
+    sums = {name: tensor.detach().sum(dtype=torch.float32) for name, tensor in tensors.items()}
+    if not sums or torch.isfinite(torch.stack([one.cpu() for one in sums.values()])).all():
+        return
+    name = next(name for name, one in sums.items() if not torch.isfinite(one))
+    raise ValueError(f"{file}: key {name!r} holds values that are not finite; copy it again, or take an earlier one")
+
+
+def _read_weights(folder: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
     path = folder / WEIGHTS_FILE
     if not path.is_file():
         pickles = [file.name for pattern in PICKLES for file in sorted(folder.glob(pattern))]
         hint = f"; {pickles[0]} is not opened, because a pickle can run code" if pickles else ""
         raise ValueError(f"{WEIGHTS_FILE}: not in the adapter's folder{hint}; save the adapter again")
-    found = read_tensors(path)
-    for key in sorted(set(found) ^ set(expected)):
-        what = "unknown" if key in found else "missing"
-        raise ValueError(f"{WEIGHTS_FILE}: key {key!r} is {what}; the adapter was saved by another version")
-    for key, tensor in found.items():
-        if tensor.shape != expected[key].shape:
-            shapes = f"{tuple(tensor.shape)}, expected {tuple(expected[key].shape)}"
-            raise ValueError(f"{WEIGHTS_FILE}: key {key!r} has shape {shapes}; it belongs to another config")
-        if not torch.isfinite(tensor).all():
-            raise ValueError(f"{WEIGHTS_FILE}: key {key!r} holds values that are not finite; copy or train it again")
-    return found
+    return read_tensors(path, expected)
 
 
 def model_card(config: ARRCOCConfig, layer: ARRCOCLayer) -> str:

@@ -1,4 +1,4 @@
-"""Hostile and odd image files, 15 kinds of them, each drawn from a seed: the same bytes for the same seed.
+"""Hostile and odd image files, 20 kinds of them, each drawn from a seed: the same bytes for the same seed.
 
 Every file comes with the verdict it deserves: taken, refused, or either where chance decides whether it still is one.
 """
@@ -16,7 +16,8 @@ import numpy as np
 from PIL import Image
 
 TAKEN, REFUSED, EITHER = "taken", "refused", "either"
-SEEDS = 20
+SEEDS = 30
+VARIANTS = 20  # of a kind; a later seed draws one of them with other bytes
 MEGA = 2**20
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -80,7 +81,7 @@ def short(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
 
 def truncated(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
     kind, data = any_file(rng)
-    return kind, data[: int(len(data) * (0.02 + 0.9 * seed / SEEDS))], REFUSED
+    return kind, data[: int(len(data) * (0.02 + 0.9 * seed / VARIANTS))], REFUSED
 
 
 def flipped(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
@@ -105,7 +106,7 @@ def renamed(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
     ]  # fmt: skip
     if seed >= len(others):
         other = ["gif", "bmp", "tiff", "ppm", "tga"][seed - len(others)]
-        others += [saved(picture(rng), other)] * SEEDS
+        others += [saved(picture(rng), other)] * VARIANTS
     return rng.choice(["png", "jpg", "webp"]), others[seed], REFUSED
 
 
@@ -292,18 +293,75 @@ def large(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
         ("jpeg", "RGB", {"progressive": True, "subsampling": 0}),
         ("png", "L", {"compress_level": 1}),
     ][seed % 6 if width < 16_000 else 5]
-    verdict = TAKEN if width * height <= (23_500_000 if kind == "webp" else 50_000_000) else REFUSED
+    verdict = TAKEN if width * height <= (28_500_000 if kind == "webp" else 50_000_000) else REFUSED
+    if verdict == TAKEN and width * height > 30_000_000:
+        verdict = EITHER  # within two seconds, or not
     return kind, saved(Image.new(mode, (width, height)), kind, **options), verdict
+
+
+def arithmetic(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
+    """A JPEG that says it is arithmetic-coded, lossless or hierarchical, of its own size or of 49 megapixels."""
+    marker = [0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF][seed % 10]
+    data = bytearray(saved(picture(rng), "jpeg", progressive=True))
+    place = data.index(b"\xff\xc2")
+    data[place + 1] = marker
+    if seed >= 10:
+        data[place + 5 : place + 9] = struct.pack(">HH", 7_000, 7_000)
+    return "jpg", bytes(data), REFUSED
+
+
+def exif(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
+    """5,400 tags that each point at the same 60 KB: 300 MB, if they are read."""
+    order, kind = [("<", b"II*\0"), (">", b"MM\0*")][seed % 2], ["jpeg", "png", "webp"][seed % 3]
+    tags = [struct.pack(f"{order[0]}HHII", 0x0112, 3, 1, 6 if order[0] == "<" else 6 << 16)]
+    tags += [struct.pack(f"{order[0]}HHII", 0x9000 + n, 7, 60_000, 8) for n in range([5_400, 300][seed % 4 == 3])]
+    block = order[1] + struct.pack(f"{order[0]}IH", 8, len(tags)) + b"".join(tags)
+    return kind, saved(picture(rng, 64, 64), kind, exif=b"Exif\0\0" + block), TAKEN
+
+
+def scans(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
+    """Many passes over many pixels that are not there."""
+    count, side = [(60, 3_200), (12, 7_000), (30, 5_000), (200, 64), (40, 4_000)][seed % 5]
+    data = bytearray(saved(picture(rng), "jpeg", progressive=True, subsampling=[0, 2][seed % 2]))
+    place, last = data.index(b"\xff\xc2"), data.rindex(b"\xff\xda")
+    data[place + 5 : place + 9] = struct.pack(">HH", side, side)
+    more = count - data.count(b"\xff\xda")
+    verdict = EITHER if count * side**2 < 600_000_000 and count <= 64 else REFUSED
+    return "jpg", bytes(data[:-2] + data[last:-2] * more + data[-2:]), verdict
+
+
+def lossless(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
+    """A lossless WebP with a set of tables of its own for every 4 x 4 pixels, up to 65,536 of 5 KB: 340 MB."""
+    side = [64, 256, 512, 768, 1_024][seed % 5]
+    groups = (side // 4) ** 2
+    bits = [f"{0x2F:08b}"[::-1], *(f"{side - 1:014b}"[::-1] for _ in "wh"), "0", "000", "0", "0", "1", "000", "0"]
+    one = "1" + "0" + "0" + "0"  # a code of one symbol, 0
+    every = "0" + f"{8:04b}"[::-1] + "000" * 11 + "100" + "1" + "110" + f"{254:08b}"[::-1]  # 256 symbols of 8 bits
+    bits += [every, every, one, one, one]  # of the picture that says which set is whose: green, red, and nothing else
+    bits += [f"{n % 256:08b}{n // 256:08b}" for n in range(groups)] + [one * 5] * groups
+    data = "".join(bits)
+    packed = int(data[::-1], 2).to_bytes(-(-len(data) // 8), "little") + rng.randbytes(seed)
+    packed += b"\0" * (len(packed) % 2)
+    chunk_ = b"VP8L" + struct.pack("<I", len(packed)) + packed
+    return "webp", b"RIFF" + struct.pack("<I", len(chunk_) + 4) + b"WEBP" + chunk_, TAKEN if side == 64 else EITHER
+
+
+def packed(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
+    """Flat, so that megapixels fit into kilobytes: harmless, but who knows."""
+    mode, kind = [("RGB", "png"), ("L", "png"), ("RGBA", "webp"), ("RGB", "jpeg"), ("P", "png")][seed % 5]
+    colour = tuple(rng.randrange(256) for _ in mode) if mode in ("RGB", "RGBA") else rng.randrange(256)
+    options = {"lossless": True} if kind == "webp" else {}
+    return kind, saved(Image.new(mode, (1_500 + seed, 1_200), colour), kind, **options), TAKEN
 
 
 KINDS: dict[str, Callable[[random.Random, int], tuple[str, bytes, str]]] = {
     made.__name__: made
     for made in (short, truncated, flipped, renamed, bomb, tiny, aspect, modes, turned, animated, texts, profiles)
-} | {made.__name__: made for made in (pieces, broken, large)}
+} | {made.__name__: made for made in (pieces, broken, large, arithmetic, exif, scans, lossless, packed)}
 
 
 @lru_cache(maxsize=8)
 def make(kind: str, seed: int) -> Hostile:
     """The file of that kind and seed."""
-    suffix, data, verdict = KINDS[kind](random.Random(f"{kind} {seed}"), seed)
+    suffix, data, verdict = KINDS[kind](random.Random(f"{kind} {seed}"), seed % VARIANTS)
     return Hostile(kind, seed, f"{kind}-{seed}.{suffix}", data, verdict)
