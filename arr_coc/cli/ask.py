@@ -9,7 +9,7 @@ import typer
 from arr_coc.cli import typed
 from arr_coc.cli.answers import looks_line, notices_about, summary, write_overlay
 from arr_coc.cli.loading import load
-from arr_coc.cli.terminal import notes, set_verbosity
+from arr_coc.cli.terminal import harmless, notes, set_verbosity
 
 if TYPE_CHECKING:
     from arr_coc.qwen import Answer
@@ -58,7 +58,7 @@ def ask(
     if as_json:
         typer.echo(json.dumps(as_document(answer, model, dial, [*loaded.notices, *notices]), ensure_ascii=False))
     else:
-        typer.echo(answer.text)
+        typer.echo(harmless(answer.text))
     notes((*notices, *looks_line(answer), summary(answer)), quiet)
     if overlay is not None:  # last: should it fail, the answer is not lost
         write_overlay(overlay, loaded, pictures, question, answer)
