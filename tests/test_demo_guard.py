@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import gradio
@@ -13,7 +14,7 @@ from gradio.queueing import EventQueue
 
 from arr_coc.cli.terminal import harmless
 from arr_coc.demo import guarding, serving
-from arr_coc.demo.guarding import FairQueue, Gate, Guard, Hurried, Uploads
+from arr_coc.demo.guarding import FairQueue, Gate, Guard, Hurried
 from arr_coc.demo.page import HOUR
 from arr_coc.demo.parts import told
 
@@ -179,18 +180,18 @@ def test_uploads_are_bounded_by_client_and_in_all(monkeypatch):
     assert Asked(UPLOAD, pieces=[b"x" * 200], content_length="200", gate=gate).status == 200
     assert Asked(UPLOAD, pieces=[b"x" * 200], content_length="200", gate=gate).status == 429
     assert Asked(UPLOAD, pieces=[b"x"], content_length=None, gate=gate).status == 429  # it might be anything
-    assert gate.uploads.has_room("another", 300)
-    gate.uploads.note("another", 290)
-    assert not gate.uploads.has_room("a third", 11)
+    assert gate.has_room("another", 300)
+    gate.uploads.append((time.monotonic(), "another", 290))
+    assert not gate.has_room("a third", 11)
 
 
 def test_uploads_count_for_as_long_as_they_lie_on_the_disk(monkeypatch):
-    uploads = Uploads()
-    uploads.note("one", guarding.MOST_OF_CLIENT)
-    assert not uploads.has_room("one", 1)
+    gate = Gate(local=True, uploads=[(time.monotonic(), "one", guarding.MOST_OF_CLIENT)])
+    assert not gate.has_room("one", 1)
     later = time.monotonic() + guarding.KEPT_FOR + 1
     monkeypatch.setattr(guarding.time, "monotonic", lambda: later)
-    assert uploads.has_room("one", 1)
+    assert gate.has_room("one", 1)
+    assert gate.uploads == []
     assert guarding.KEPT_FOR >= 2 * HOUR
 
 
@@ -209,7 +210,7 @@ def event(session: str, number: int, host: str = "127.0.0.1", *, public: bool = 
 
 def queue_of(*events, listening: str = "all") -> FairQueue:
     queue = FairQueue.__new__(FairQueue)
-    queue.gate, queue.served = Gate(local=True), guarding.OrderedDict()
+    queue.gate, queue.served = Gate(local=True), Counter()
     line = EventQueue("models", 1)
     line.queue = list(events)
     queue.event_queue_per_concurrency_id = {"models": line}

@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,7 +53,6 @@ WHY = {
     429: "too many uploads: come back in an hour",
     503: "too many questions wait: come back in a minute",
 }
-AGAIN = {429: b"3600", 503: b"60"}
 
 
 def is_loopback(host: str | None) -> bool:
@@ -74,30 +73,20 @@ def _is_local(address: str) -> bool:
         return False
 
 
-class Uploads:
-    """Bytes that were uploaded of late, by client: what lies on the disk is bounded."""
-
-    def __init__(self) -> None:
-        self._taken: deque[tuple[float, str, int]] = deque()
-
-    def has_room(self, client: str, size: int) -> bool:
-        while self._taken and self._taken[0][0] < time.monotonic() - KEPT_FOR:
-            self._taken.popleft()
-        own = sum(taken for _, who, taken in self._taken if who == client)
-        return own + size <= MOST_OF_CLIENT and sum(taken for *_, taken in self._taken) + size <= MOST_STORED
-
-    def note(self, client: str, size: int) -> None:
-        self._taken.append((time.monotonic(), client, size))
-
-
 @dataclass(frozen=True, slots=True)
 class Gate:
     """What all requests to one server share."""
 
     local: bool  # served for this machine alone
-    uploads: Uploads = field(default_factory=Uploads)
+    uploads: list[tuple[float, str, int]] = field(default_factory=list)  # when, by whom, bytes
     read: Counter[str] = field(default_factory=Counter)  # streams of answers that are open, by session or event
     shown: Counter[str] = field(default_factory=Counter)  # pages that are open, by session
+
+    def has_room(self, client: str, size: int) -> bool:
+        """Whether so many bytes may be uploaded: what lies on the disk is bounded, by client and in all."""
+        self.uploads[:] = [one for one in self.uploads if one[0] > time.monotonic() - KEPT_FOR]
+        own = sum(taken for _, who, taken in self.uploads if who == client)
+        return own + size <= MOST_OF_CLIENT and sum(taken for *_, taken in self.uploads) + size <= MOST_STORED
 
     @contextmanager
     def counting(self, path: str, query: str) -> Iterator[None]:
@@ -133,36 +122,29 @@ class Exchange:
 
     async def is_fit(self) -> bool:
         """Whether the application shall see it; if not, it has been refused."""
-        said = self.headers.get("content-length", "")
-        size = int(said) if said.isdigit() else self.limit
-        named = re.search(r"/call/(?:v2/)?([^/]+)/?$", self.path)
-        foreign = self.gate.local and not all(
-            _is_local(self.headers[name]) for name in ("host", "origin") if name in self.headers
-        )
-        if foreign:
-            await self.refuse(403)
-        elif named and named[1] not in PUBLIC:
-            await self.refuse(404)
-        elif said.isdigit() and size > self.limit:
-            await self.refuse(413)
-        elif self.is_upload and not self.gate.uploads.has_room(self.client, size):
-            await self.refuse(429)
-        elif re.search(r"/(?:run|api)/[^/]+/?$", self.path):
+        said, named = self.headers.get("content-length", ""), re.search(r"/call/(?:v2/)?([^/]+)/?$", self.path)
+        size = int(said) if said.isdigit() else 0
+        hosts = [self.headers[name] for name in ("host", "origin") if name in self.headers]
+        wrong = {
+            403: self.gate.local and not all(map(_is_local, hosts)),
+            404: named is not None and named[1] not in PUBLIC,
+            413: size > self.limit,
+            429: self.is_upload and not self.gate.has_room(self.client, size or self.limit),
+        }
+        for status in (status for status, found in wrong.items() if found):
+            await self.refuse(status)
+        if not self.answered and re.search(r"/(?:run|api)/[^/]+/?$", self.path):
             await self._from_page()
         return not self.answered
 
     async def _from_page(self) -> None:
         """Calls past the queue are for pages that are open; the body is read, and given again."""
         body = b""
-        while not self.whole and not self.answered:
-            message = await self.receive()
-            body += message.get("body", b"")
-        try:
-            session = str(json.loads(body)["session_hash"])
-        except (ValueError, TypeError, KeyError, RecursionError):
-            session = ""
+        while not self.whole:
+            body += (await self.receive()).get("body", b"")
+        found = re.search(r'"session_hash"\s*:\s*"([^"]+)"', body.decode(errors="replace"))
         for _ in range(20):  # the page opens its stream at the same time
-            if self.gate.shown[session] or self.answered:
+            if found and self.gate.shown[found[1]]:
                 break
             await asyncio.sleep(0.1)
         else:
@@ -178,11 +160,9 @@ class Exchange:
         """The next piece of the body, if it comes in time and is not too much. After it, whatever comes."""
         if self.whole:
             return await self._receive()
+        left = self.began + PATIENCE + self.got / LEAST_RATE - time.monotonic()
         try:
-            async with asyncio.timeout_at(
-                asyncio.get_running_loop().time() - time.monotonic() + self.began + PATIENCE + self.got / LEAST_RATE
-            ):
-                message = await self._receive()
+            message = await asyncio.wait_for(self._receive(), max(0.0, left))
         except TimeoutError:
             return await self._cut(408)
         self.got += len(message.get("body", b""))
@@ -190,7 +170,7 @@ class Exchange:
         if self.got > self.limit:
             return await self._cut(413)
         if self.whole and self.is_upload:
-            self.gate.uploads.note(self.client, self.got)
+            self.gate.uploads.append((self.began, self.client, self.got))
         return message
 
     async def _cut(self, status: int) -> Message:
@@ -203,11 +183,12 @@ class Exchange:
         if message["type"] == "http.response.start":
             if message["status"] >= 400 and message["status"] != 401:  # 401: the page asks for the password
                 await self.refuse(message["status"])
-            elif not self.answered:
-                more = (b"x-request-id", self.number.encode())
-                message["headers"] = [*message.get("headers", []), *HEADERS, more]
+            message["headers"] = [*message.get("headers", []), *self._own_headers()]
         if not self.answered:
             await self._send(message)
+
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        return [*HEADERS, (b"x-request-id", self.number.encode())]
 
     async def refuse(self, status: int) -> None:
         """An answer of our own, unless there is one; nothing of the application's follows."""
@@ -215,8 +196,7 @@ class Exchange:
             return
         self.answered = True
         content = {"detail": WHY.get(status, HTTPStatus(status).phrase), "request_id": self.number}
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *HEADERS]
-        headers += [(b"x-request-id", self.number.encode()), (b"retry-after", AGAIN.get(status, b"0"))]
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *self._own_headers()]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": json.dumps(content).encode()})
 
@@ -247,27 +227,25 @@ class FairQueue(Queue):
     """Gradio's queue, in which clients take turns, nobody fills it alone, and nothing runs that nobody waits for."""
 
     gate: Gate
-    served: OrderedDict[Any, int]
+    served: Counter[Any]  # machine, or machine and session -> when it had its last turn
 
     @classmethod
     def take_over(cls, queue: Any, gate: Gate) -> None:
         """Make a queue, as Gradio made it, one of these."""
         queue.__class__ = cls
-        queue.gate, queue.served = gate, OrderedDict()
+        queue.gate, queue.served = gate, Counter()
 
     async def push(self, body: Any, request: Any, username: str | None) -> Any:
-        mine = _lane(request, body.session_hash)
-        if sum(_lane_of(event) == mine for line in self._lines() for event in line.queue) >= MOST_OF_ONE:
+        lines = self.event_queue_per_concurrency_id.values()
+        lanes = Counter(_lane(one.request, one.session_hash, one._id) for line in lines for one in line.queue)
+        if lanes[_lane(request, body.session_hash)] >= MOST_OF_ONE:
             return False, WHY[503], "queue_full"
         return await super().push(body, request, username)
-
-    def _lines(self) -> list[Any]:
-        return list(self.event_queue_per_concurrency_id.values())
 
     def get_events(self) -> Any:
         """Of those that somebody waits for, the one whose client has waited longest for its turn."""
         waiting = []
-        for line in self._lines():
+        for line in self.event_queue_per_concurrency_id.values():
             if line.concurrency_limit is None or line.current_concurrency < line.concurrency_limit:
                 line.queue = [event for event in line.queue if self._may_wait(event)]
                 waiting.append((line, line.queue))
@@ -276,7 +254,11 @@ class FairQueue(Queue):
         for line, events in waiting:
             line.queue = [event for event in events if found is None or event not in found[0]]
         if found is not None:
-            self._note(found[0][0])
+            event, now = found[0][0], max(self.served.values(), default=0) + 1
+            if len(self.served) > MOST_LANES:
+                self.served.clear()
+            lane = _lane(event.request, event.session_hash, event._id)
+            self.served[lane[0]] = self.served[lane] = now
         return found
 
     def _may_wait(self, event: Event) -> bool:
@@ -291,25 +273,13 @@ class FairQueue(Queue):
         return False
 
     def _turn(self, event: Event) -> tuple[int, int]:
-        host, session = _lane_of(event)
-        return self.served.get(host, 0), self.served.get((host, session), 0)
-
-    def _note(self, event: Event) -> None:
-        lane, now = _lane_of(event), max(self.served.values(), default=0) + 1
-        for key in (lane[0], lane):
-            self.served[key] = now
-            self.served.move_to_end(key)
-        while len(self.served) > MOST_LANES:
-            self.served.popitem(last=False)
+        lane = _lane(event.request, event.session_hash, event._id)
+        return self.served[lane[0]], self.served[lane]
 
 
-def _lane(request: Any, session: str | None) -> tuple[str, str]:
-    """Whose turn it is: the machine, and the session on it; calls without one share a turn."""
-    return request.client.host if request.client else "", session or ""
-
-
-def _lane_of(event: Event) -> tuple[str, str]:
-    return _lane(event.request, "" if event.session_hash == event._id else event.session_hash)
+def _lane(request: Any, session: str | None, own: str = "") -> tuple[str, str]:
+    """Whose turn it is: the machine, and the session on it; calls whose session is their `own` share a turn."""
+    return request.client.host if request.client else "", session if session and session != own else ""
 
 
 class Hurried:

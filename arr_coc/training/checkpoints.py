@@ -96,7 +96,10 @@ def save_checkpoint(
         work = folder / f".tmp-{os.getpid()}-{step:08d}"
         try:
             _write(work, tensors, state)
-            _make_way(final, state.get(RUN))
+            if _is_of(final, state.get(RUN)):  # and broken, or it would have stayed
+                _take_away(final)
+            elif final.exists():
+                final.rename(final.with_name(f"{final.name}-aside-{secrets.token_hex(4)}"))
             work.rename(final)
             _sync(folder)
         except BaseException:
@@ -129,18 +132,10 @@ def _is_of(checkpoint: Path, run: str | None) -> bool:
 
 def _take_away(checkpoint: Path) -> None:
     """Under a name that the next save clears away: a kill in between leaves nothing that looks like a checkpoint."""
-    work = checkpoint.with_name(f".tmp-{os.getpid()}-{_step(checkpoint):08d}")
+    work = checkpoint.with_name(f".tmp-0-{_step(checkpoint):08d}")
     with contextlib.suppress(OSError):  # the next save tries again
         checkpoint.rename(work)
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _make_way(final: Path, run: str | None) -> None:
-    """For a checkpoint to be put at `final`: what stands there is broken; if it is not ours, it is put aside."""
-    if _is_of(final, run):
-        shutil.rmtree(final)
-    elif final.exists():
-        final.rename(final.with_name(f"{final.name}-aside-{secrets.token_hex(4)}"))
 
 
 def _write(work: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
@@ -170,26 +165,18 @@ def is_complete(checkpoint: Path, files: Sequence[str] = ()) -> bool:
     """
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_text())
-        wanted = {STATE, *(f"{name}.safetensors" for name in files)}
-        if not wanted <= manifest.keys() or not all(_is_plain(checkpoint / name) for name in manifest):
+        named = [checkpoint / name for name in manifest]
+        plain = all(path.parent == checkpoint and path.is_file() and not path.is_symlink() for path in named)
+        if not plain or not {STATE, *(f"{name}.safetensors" for name in files)} <= manifest.keys():
             return False
-        if any(Path(name).name != name or sha256(checkpoint / name) != digest for name, digest in manifest.items()):
+        if any(sha256(path) != manifest[path.name] for path in named):
             return False
-        for path in _tensor_files(checkpoint, manifest):
-            with safe_open(path, framework="pt") as file:
-                file.keys()
+        for path in named:
+            if path.suffix == ".safetensors":
+                safe_open(path, framework="pt")  # reads the header
         return bool(json.loads((checkpoint / STATE).read_text())["step"] == _step(checkpoint))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, SafetensorError):
         return False
-
-
-def _is_plain(path: Path) -> bool:
-    """A file, and no link, pipe or device."""
-    return path.is_file() and not path.is_symlink()
-
-
-def _tensor_files(checkpoint: Path, manifest: dict[str, str]) -> list[Path]:
-    return [checkpoint / name for name in sorted(manifest) if name.endswith(".safetensors")]
 
 
 def load_checkpoint(
@@ -197,7 +184,8 @@ def load_checkpoint(
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """(tensors by file, state), as given to `save_checkpoint`; of files that the manifest names, no others."""
     manifest = json.loads((checkpoint / MANIFEST).read_text())
-    tensors = {path.stem: load_file(path, device=str(device)) for path in _tensor_files(checkpoint, manifest)}
+    names = sorted(name for name in manifest if name.endswith(".safetensors"))
+    tensors = {Path(name).stem: load_file(checkpoint / name, device=str(device)) for name in names}
     return tensors, json.loads((checkpoint / STATE).read_text())
 
 
