@@ -1,11 +1,10 @@
 """Settings, validated once. Everything a selection depends on, and nothing about how it is computed."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 FORMAT_VERSION = 3  # raised when a saved adapter of the version before can no longer be read as it is
 SINCE = {"periphery", "context"}  # keys that came within this version
@@ -92,9 +91,10 @@ class ARRCOCConfig:
     periphery: str = "images"
     """Where a small copy stands in the prompt: images (as an image of its own before the others), grid (each of its
     tokens where the cell under it stands in the full grid)."""
-    context: str = "auto"
+    context: str | int = "auto"
     """Whether kept windows also attend to a small copy's patches inside the ViT, sparse and foveated only: auto (where
-    a first look was taken, and the windows are no more than the copy's cells, 64 at most), always, never."""
+    a first look was taken, and the windows are no more than the copy's cells, 64 at most), always, never, or up to how
+    many windows after a first look."""
     position_policy: str = "original"
     """original keeps each token's (t, h, w); compact numbers what is left 0..n-1."""
     straight_through: bool = False
@@ -115,13 +115,14 @@ class ARRCOCConfig:
         for name, value, allowed in (
             ("encoding", self.encoding, ENCODINGS),
             ("periphery", self.periphery, PERIPHERIES),
-            ("context", self.context, CONTEXTS),
             ("position_policy", self.position_policy, POSITION_POLICIES),
             ("pooling", self.pooling, POOLINGS),
             ("sight", self.sight, SIGHTS),
         ):
             if value not in allowed:
                 raise ValueError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
+        if self.context not in CONTEXTS and (not isinstance(self.context, int) or self.context < 1):
+            raise ValueError(f"context={self.context!r}: expected one of {', '.join(CONTEXTS)}, or a number of windows")
         for name in ("sight_channels", "glance_channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
@@ -156,7 +157,10 @@ class ARRCOCConfig:
             what = "unknown" if key in data else "missing"
             raise ValueError(f"{path.name}: key {key!r} is {what}; the adapter was saved by another version")
         for key, value in data.items():
-            _check_type(path.name, key, value, known[key].type)
+            kinds = get_args(known[key].type) or (known[key].type,)
+            if type(value) not in kinds:  # exactly: JSON's true is not a number here
+                named = " or ".join(getattr(kind, "__name__", "") for kind in kinds)
+                raise ValueError(f"{path.name}: key {key!r} holds {value!r}, expected {named}")
         return cls(**data)
 
 
@@ -168,31 +172,21 @@ def channel_names(channels: int) -> tuple[str, ...]:
     return CHANNEL_SETS[channels]
 
 
-def _check_type(file: str, key: str, value: Any, expected: Any) -> None:
-    """The JSON value must have exactly the field's type: JSON's true is not a number here."""
-    if type(value) is not expected:
-        raise ValueError(f"{file}: key {key!r} holds {value!r}, expected {expected.__name__}")
-
-
 def check_keep(keep: Any) -> Keep:
     """Return `keep` if it is a valid dial, else raise ValueError that says what to give."""
-    if isinstance(keep, bool):
-        raise ValueError(f"keep={keep}: {_KEEP_HELP}")
     if isinstance(keep, str):
-        if keep == "auto":
-            return keep
-        raise ValueError(f"keep={keep!r}: {_KEEP_HELP}")
-    if isinstance(keep, int):
-        if keep == 1:
+        right = keep == "auto"
+    elif isinstance(keep, float):
+        right = 0.0 < keep <= 1.0
+    else:
+        right = isinstance(keep, int) and keep >= 2
+        if keep == 1 and type(keep) is int:
             raise ValueError("keep=1 could mean all tokens or one token: give 1.0 for all, or 2 or more for a number")
-        if keep >= 2:
-            return keep
-        raise ValueError(f"keep={keep}: {_KEEP_HELP}")
-    if isinstance(keep, float):
-        if math.isfinite(keep) and 0.0 < keep <= 1.0:
-            return keep
-        raise ValueError(f"keep={keep}: {_KEEP_HELP}")
-    raise ValueError(f"keep={keep!r} is a {type(keep).__name__}: {_KEEP_HELP}")
+    if right:
+        return keep
+    told = keep if isinstance(keep, (int, float)) else repr(keep)
+    kind = "" if isinstance(keep, (int, float, str)) else f" is a {type(keep).__name__}"
+    raise ValueError(f"keep={told}{kind}: {_KEEP_HELP}")
 
 
 def check_keeps(keep: Any, samples: int) -> list[Keep]:

@@ -3,10 +3,10 @@
 B batch of images with one grid, H W grid of cells, N = H * W, K kept (the most in the batch), D language-model width.
 """
 
+import inspect
 import logging
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,7 +19,7 @@ from arr_coc.knowing import Knowing, QuestionPooler
 from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.sight import Sight, sight_width
 from arr_coc.texture import texture_pyramid
-from arr_coc.timing import Stopwatch
+from arr_coc.timing import Stopwatch, timed
 
 logger = logging.getLogger(__name__)
 
@@ -78,18 +78,8 @@ class ARRCOCLayer(nn.Module):
 
     @classmethod
     def from_config(cls, config: ARRCOCConfig) -> "ARRCOCLayer":
-        return cls(
-            config.hidden_dim,
-            config.texture_channels,
-            config.min_tokens,
-            config.max_tokens,
-            sight=config.sight,
-            sight_channels=config.sight_channels,
-            glance_channels=config.glance_channels,
-            glance_dim=config.glance_dim,
-            pooling=config.pooling,
-            straight_through=config.straight_through,
-        )
+        """With every setting that both know by one name."""
+        return cls(**{name: getattr(config, name) for name in inspect.signature(cls).parameters})
 
     def judge(
         self,
@@ -120,12 +110,10 @@ class ARRCOCLayer(nn.Module):
 
     def weigh(self, pyramid: TexturePyramid, question: QuestionTokens, stopwatch: Stopwatch | None = None) -> Judgement:
         """Knowing and balancing: one row of the pyramid per row of the question."""
-        # A compiler cannot see through a clock: where nobody times it, there is none.
-        part = _untimed if stopwatch is None else stopwatch.part
         with torch.autocast(pyramid.cell_BCHW.device.type, enabled=False):
-            with part("knowing"):
+            with timed(stopwatch, "knowing"):
                 scores_BSHW = self.knowing(pyramid, question)
-            with part("balancing"):
+            with timed(stopwatch, "balancing"):
                 balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         return Judgement(maps, balance, mass_B=balance.relevance_BHW.detach().sum((1, 2)))
@@ -156,18 +144,12 @@ class ARRCOCLayer(nn.Module):
         with stopwatch.part("attending"):
             k_B = self.attending.budgets(balance.relevance_BHW.detach(), balance.tensions_BT[:, 0].detach(), keeps)
             allocation = self.attending(balance.relevance_BHW, balance.tensions_BT, k_B)
-            indices_BK, mask_BK = kept_indices(allocation.keep_BHW.flatten(1))
-        return self._output(vision_embeds, judgement, allocation, indices_BK, mask_BK, stopwatch)
+        return self._output(vision_embeds, judgement, allocation, stopwatch)
 
     def _output(
-        self,
-        vision_BND: Tensor | None,
-        judgement: Judgement,
-        allocation: Allocation,
-        indices_BK: Tensor,
-        mask_BK: Tensor,
-        stopwatch: Stopwatch,
+        self, vision_BND: Tensor | None, judgement: Judgement, allocation: Allocation, stopwatch: Stopwatch
     ) -> ARRCOCOutput:
+        indices_BK, mask_BK = kept_indices(allocation.keep_BHW.flatten(1))
         budgets_BK = allocation.soft_BHW.flatten(1).gather(1, indices_BK) * mask_BK
         tokens_BKD = None
         if vision_BND is not None:
@@ -194,10 +176,6 @@ class ARRCOCLayer(nn.Module):
             strategies=strategies,
             timings_ms=stopwatch.milliseconds(),
         )
-
-
-def _untimed(name: str) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 def straight_through_gate(scores: Tensor) -> Tensor:

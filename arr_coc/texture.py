@@ -50,14 +50,6 @@ def luma_gradients(luma_B1hw: Tensor) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------- channels on the finest level
 
 
-def sobel_x(canvas: Canvas) -> Tensor:
-    return canvas.gradients[0]
-
-
-def sobel_y(canvas: Canvas) -> Tensor:
-    return canvas.gradients[1]
-
-
 def sobel_magnitude(canvas: Canvas) -> Tensor:
     across, down = canvas.gradients
     return (across**2 + down**2).sqrt() / 2**0.5
@@ -177,8 +169,8 @@ FINE_CHANNELS: dict[str, FineFunction] = {
     "red": lambda canvas: canvas.rgb_B3hw[:, 0:1],
     "green": lambda canvas: canvas.rgb_B3hw[:, 1:2],
     "blue": lambda canvas: canvas.rgb_B3hw[:, 2:3],
-    "sobel_x": sobel_x,
-    "sobel_y": sobel_y,
+    "sobel_x": lambda canvas: canvas.gradients[0],
+    "sobel_y": lambda canvas: canvas.gradients[1],
     "sobel_magnitude": sobel_magnitude,
     "spectral_residual": spectral_residual,
     "colour_contrast": colour_contrast,
@@ -208,18 +200,13 @@ def _as_image(image: Tensor) -> Tensor:
     return image.float().clamp(0, 1)
 
 
-def _as_grid(grid_size: int | tuple[int, int]) -> tuple[int, int]:
-    height, width = (grid_size, grid_size) if isinstance(grid_size, int) else grid_size
-    if height < 1 or width < 1:
-        raise ValueError(f"grid_size={grid_size}: expected at least one cell each way")
-    return height, width
-
-
 @torch.no_grad()
 def canvas_of(image: Tensor, grid_size: int | tuple[int, int]) -> Canvas:
     """An image pooled to the finest level of a grid of cells (int or (H, W))."""
     rgb = _as_image(image)
-    height, width = _as_grid(grid_size)
+    height, width = (grid_size, grid_size) if isinstance(grid_size, int) else grid_size
+    if height < 1 or width < 1:
+        raise ValueError(f"grid_size={grid_size}: expected at least one cell each way")
     size = (height * FINE, width * FINE)
     luma = (rgb * rgb.new_tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
     return Canvas.of(

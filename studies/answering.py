@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.qwen.batched.forward import (
+from arr_coc.qwen.vision import Geometry, cut
+from studies.batched.forward import (
     GridTables,
     Seen,
     answer_rows,
@@ -26,7 +27,6 @@ from arr_coc.qwen.batched.forward import (
     share_cache,
     text_start,
 )
-from arr_coc.qwen.vision import Geometry, cut
 from studies.cells import CELL
 from studies.turns import Turns
 

@@ -48,3 +48,9 @@ def fill_evenly(chosen: set[int], budget: int, height: int, width: int) -> list[
             break
         kept.add(cell)
     return sorted(kept)
+
+
+def unpack_cells(text: str) -> list[int]:
+    """The cells that `pack_cells` of the field wrote as hexadecimal digits: bit n is cell n."""
+    bits = int(text, 16)
+    return [cell for cell in range(bits.bit_length()) if bits >> cell & 1]

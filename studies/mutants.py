@@ -4,7 +4,8 @@
     python -m studies.mutants --only "host,lock"  # those whose names hold one of these words
 
 The tree is copied; in the copy one line is changed, its test is run there, and the line is put back. A mutant is killed
-if the test fails, and survives if it passes. Libraries are imported once, and every test runs in a fork of that process.
+if the test fails, and survives if it passes. Libraries are
+imported once, and every test runs in a fork of that process.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     <|im_start|>user\\n<|vision_start|> IMAGE <|vision_end|>
     QUESTION<|im_end|>\\n<|im_start|>assistant\\nANSWER<|im_end|>
 
-The first line is the prefix of `qwen.batched`, the second a turn; nothing stands between them.
+The first line is the prefix of `studies.batched`, the second a turn; nothing stands between them.
 """
 
 from functools import lru_cache
@@ -24,6 +24,7 @@ class Turns:
         self._special_names = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
         self.lead_ids = self._special("<|im_start|>user\n<|vision_start|>")
         self.end_id = self._special("<|vision_end|>")[0]
+        self.image_id, self.video_id = self._special("<|image_pad|><|video_pad|>")
         self.stop_id = self._special("<|im_end|>")[0]
         self.pad_id = self._special("<|endoftext|>")[0]
         self._bridge = self._special("<|im_end|>\n<|im_start|>assistant\n")

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from itertools import chain
 
 from arr_coc.scenes import COLOURS, THINGS, Box, Element, Question, Scene
-from arr_coc.scenes.names import noun, plural
-from arr_coc.scenes.phrasings import MOST, PHRASINGS, PLACES, RELATIONS, SIZES
+from arr_coc.scenes.words import MOST, PLACES, RELATIONS, SIZES, WORDINGS, noun, plural
 
 KEYS = {
     "exists": ("exists", "exists_row"),
@@ -36,7 +35,7 @@ def readings(question: Question) -> list[tuple[str, Slots]]:
     """Every (key, slots) of the question's family whose phrasing gives exactly its text."""
     found = []
     for key in KEYS.get(question.family, (question.family,)):
-        for template in chain(*PHRASINGS[key]):
+        for template in chain(*(wordings[key] for wordings in WORDINGS.values())):
             parts = re.split(r"\{(\w)\}", template)
             pattern = "".join(f"(?P<{p}>{HOLDS.get(p, '.+?')})" if k % 2 else re.escape(p) for k, p in enumerate(parts))
             match = re.fullmatch(pattern, question.text)

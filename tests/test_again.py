@@ -10,7 +10,7 @@ from PIL import Image
 
 from arr_coc.cli.run import run
 from arr_coc.evaluation.field.data import scene_pictures
-from arr_coc.qwen import ARRCOCQwen, again, vision
+from arr_coc.qwen import ARRCOCQwen, streaming, vision
 from arr_coc.qwen.streaming import confidence, log_probability
 from studies.answering import Answerer, Row
 from studies.look_twice.asking_again import Tried
@@ -25,7 +25,7 @@ def wrapped(selector: str = "look_twice", **options) -> ARRCOCQwen:
 
 @pytest.fixture
 def never_sure(monkeypatch):
-    monkeypatch.setattr(again, "UNSURE", 1.1)
+    monkeypatch.setattr(streaming, "UNSURE", 1.1)
 
 
 # ---------------------------------------------------------------- confidence
@@ -109,7 +109,7 @@ def test_only_while_unsure_and_only_if_asked_for(monkeypatch):
     given = {"keep": 4, "max_new_tokens": 3}
     looks = [ours.ask(tiny.picture(), QUESTION, keep=k, max_new_tokens=3) for k in (4, 8, 16)]
     sure = max(one.confidence for one in looks[1:])
-    monkeypatch.setattr(again, "UNSURE", sure)
+    monkeypatch.setattr(streaming, "UNSURE", sure)
     wanted = 1 + next(place for place, one in enumerate(looks) if one.confidence >= sure)
     answer = ours.ask(tiny.picture(), QUESTION, look_again=True, **given)
     assert len(answer.looks) == wanted

@@ -41,13 +41,13 @@ TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torc
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
-    {"vision", "answers", "streaming", "storage", "shapes", "batched"},
-    {"request", "break_even", "adapting", "again"},
+    {"vision", "answers", "storage", "shapes"},
+    {"request", "break_even", "adapting", "streaming"},
     {"language", "processor", "periphery"},
     {"first_look", "loading"},
     {"looking"},
     {"eager", "graphs", "tuned"},
-    {"model"},
+    {"model", "batched"},
 )
 # Inside other rooms: which sub-room imports which.
 SUB_ROOMS = {
@@ -55,7 +55,8 @@ SUB_ROOMS = {
     "evaluation.bench": {"evaluation.bench"},
     "evaluation.field": {"evaluation.field", "evaluation.statistics"},
     "evaluation.report": {"evaluation.report", "evaluation.field", "evaluation.statistics"},
-    "evaluation.tuning": {"evaluation.tuning", "evaluation.field", "evaluation.statistics"},
+    "evaluation.tuning": {"evaluation.field", "evaluation.statistics"},
+    "evaluation.advice": {"evaluation.tuning", "evaluation.field", "evaluation.statistics"},
     "evaluation.statistics": set(),
 }
 # Whoever else may import transformers, and what for.

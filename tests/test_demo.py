@@ -36,6 +36,7 @@ from arr_coc.demo.models import Models, choosable_selectors, labels
 from arr_coc.demo.serving import is_loopback
 from arr_coc.demo.telling import short_message
 from arr_coc.qwen import ARRCOCQwen
+from arr_coc.viewing import homunculus, texture_sheet
 
 HAND = "What colour is the hand?"
 
@@ -378,8 +379,8 @@ def test_a_look_shows_the_maps_and_the_numbers(looked, scene):
         *("information", "perspectival", "participatory", "relevance")
     ]
     assert microscope.kept_picture(looked).size == scene.size
-    assert microscope.homunculus_picture(looked).size == scene.size
-    assert min(microscope.channels_picture(looked).size) > 200
+    assert homunculus(looked.picture, looked.choice.relevance).size == scene.size
+    assert min(texture_sheet(looked.picture, cell=looked.cell).size) > 200
     told = microscope.balance(looked)
     assert f"**{looked.choice.tokens_kept}** of 256 cells kept" in told
     assert told.count("weight of the") == 3

@@ -16,17 +16,17 @@ from PIL import Image
 import arr_coc
 from arr_coc.balancing import combine
 from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig
-from arr_coc.evaluation.statistics import Clustered, difference_of, mean_of, ratio_of
+from arr_coc.evaluation.statistics import Clustered, difference_of, mean_of
 from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
-from arr_coc.qwen.batched import forward
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.scenes.phrasings import PHRASINGS
+from arr_coc.scenes.words import WORDINGS
 from studies import answering
 from studies.answering import Row
 from studies.asked import ask_about
+from studies.batched import forward
 from studies.cells import boxes_cells
 from studies.mini.evaluation import load_answerer
 from studies.outcomes import Outcome, interval
@@ -50,7 +50,7 @@ from studies.selector.failures import (
     twice,
     unstructured,
 )
-from studies.selector.measures import of_full
+from studies.selector.measures import of_full, ratio_of
 from studies.selector.questions import boxes_meet, different_pairs, parse, rephrase, reworded, slots_of
 from studies.selector.selection import Chooser, Chosen, Glances, at_random
 from studies.selector.study import WHOLE, answer_ways, recalls, scores
@@ -308,7 +308,7 @@ def test_rephrasing_keeps_what_is_asked():
                 again_key, wording, again = parse(other, question.family)
                 assert other != question.text
                 assert again_key == key
-                assert wording in PHRASINGS[key][0]
+                assert wording in WORDINGS["seen"][key]
                 assert again == {name: slots[name] for name in slots_of(wording)}
     assert len(kinds) > 18
 

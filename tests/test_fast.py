@@ -30,7 +30,7 @@ from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recordings, Re
 from arr_coc.qwen.graphs.rules import why_not, why_not_model
 from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
-from arr_coc.qwen.request import cells_of, compact, samples_of_images, token_types
+from arr_coc.qwen.request import Layout, Request, cells_of, samples_of_images, shorten, token_types
 from arr_coc.records import Balance, Judgement
 from arr_coc.selectors import make_selector
 from arr_coc.texture import canvas_of
@@ -290,7 +290,10 @@ def test_positions_are_those_of_the_plain_path():
         of_images[start + index] = True
         start += h * w
     keep[types == 1] = of_images
-    short = compact(ids, mask, positions, keep, policy="original", pad_id=0)
+    layout = Layout.of(ids, inputs["image_grid_thw"], model.config)
+    assert torch.equal(layout.columns(kept), keep)
+    request = Request(ids, inputs["pixel_values"], inputs["image_grid_thw"], mask, layout, [0.5] * 3)
+    short = shorten(request, positions, kept, "original", pad_id=0)
     prompt = read_prompt(ids, mask, inputs["question_mask"], grids, samples_of_images(types, grids))
     slots = 32
     made = plan(prompt, [len(one) for one in kept], slots, 200, model.config.image_token_id)
@@ -336,7 +339,7 @@ def test_shrunk_patches_are_the_shrunk_image():
     (grid,) = cells_of(inputs["image_grid_thw"], 2)
     image = encoding.unpatchify(inputs["pixel_values"], grid, geometry)
     wanted = torch.nn.functional.interpolate(image.unsqueeze(0), size=(96, 128), mode="area")
-    assert close(pixels.shrink_patches(inputs["pixel_values"], grid, (96, 128), geometry), wanted)
+    assert close(pixels.Pixels(inputs["pixel_values"]).shrunk([grid], [0], (96, 128), geometry), wanted)
 
 
 def test_choosing_a_fixed_number_reads_nothing_back():

@@ -32,7 +32,7 @@ from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import Hints, evidence_mask
 from arr_coc.qwen.vision import patch_features, received_attention
 from arr_coc.records import QuestionTokens
-from arr_coc.selectors import SELECTORS, FieldSelector, View, equivalent_tokens, make_selector
+from arr_coc.selectors import SELECTORS, FieldSelector, View, make_selector
 from arr_coc.selectors.controls import even_cells, grid_cells, near_grid, pool_regions, pool_weights, shuffled_rank
 from arr_coc.selectors.field import base as field
 from arr_coc.selectors.field.base import stretch, unit
@@ -471,14 +471,6 @@ def test_evidence_boxes_become_the_cells_that_they_touch():
     assert cells() == []
     with pytest.raises(ValueError, match="shares of the image"):
         cells((10, 10, 40, 40))
-
-
-def test_equivalent_tokens():
-    assert equivalent_tokens(64, 256, layers=28, full_layers=0) == 64
-    assert equivalent_tokens(64, 256, layers=28, full_layers=3) == (3 * 256 + 25 * 64) / 28
-    assert make("fastv").full_layers(3) == 3
-    assert make("fastv").full_layers(0) == 2
-    assert make("divprune").full_layers(3) == 0
 
 
 # ---------------------------------------------------------------- all rows of a batch at once

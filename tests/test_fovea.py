@@ -171,11 +171,12 @@ def test_context_is_heard_and_not_handed_on():
     assert torch.equal(first.arr_coc.compact.input_ids, second.arr_coc.compact.input_ids)
     assert not close(first.logits, second.logits)
     assert torch.equal(heard(**tiny.inputs(ONE), keep=1.0).logits, plain(**tiny.inputs(ONE), keep=1.0).logits)
-    auto = foveated(encoding="sparse", context="auto")
     height, width = CONTEXT.grid(first.arr_coc.images[0][0].grid)
-    for kept, same in ((height * width, heard), (height * width + 1, plain)):
-        both = [ours(**tiny.inputs(ONE), keep=kept).logits for ours in (auto, same)]
-        assert torch.equal(*both), "few windows hear a small copy, many do without"
+    for setting, few in (("auto", height * width), (3, 3)):
+        ours = foveated(encoding="sparse", context=setting)
+        for kept, same in ((few, heard), (few + 1, plain)):
+            both = [one(**tiny.inputs(ONE), keep=kept).logits for one in (ours, same)]
+            assert torch.equal(*both), "few windows hear a small copy, many do without"
 
 
 @pytest.mark.parametrize(("scheme", "context"), WAYS)
@@ -398,6 +399,9 @@ def test_what_cannot_be_is_refused_with_a_way_out():
             prepare(foveated(selector=selector), ONE, keep=0.5)
     with pytest.raises(ValueError, match="periphery='beside': expected one of images, grid"):
         ARRCOCConfig(hidden_dim=8, periphery="beside")
+    for setting in ("few", 0, 1.5):
+        with pytest.raises(ValueError, match=f"context={setting!r}: expected one of .*never, or a number of windows"):
+            ARRCOCConfig(hidden_dim=8, context=setting)
 
 
 def test_an_adapter_saved_before_there_was_a_periphery_is_read(tmp_path):

@@ -281,11 +281,11 @@ def test_weights_dominate_stage_1_and_a_full_run_fits_no_small_card():
     how=st.sampled_from(["none", "lora", "last4", "all"]),
     checkpointing=st.booleans(),
     gated=st.booleans(),
-    name=st.sampled_from(["batch", "image_side", "text_tokens", "keep", "dropout", "rank", "glance_channels"]),
+    name=st.sampled_from(["batch", "image_side", "text_tokens", "keep", "rank", "glance_channels"]),
 )
 def test_more_never_needs_less(how, checkpointing, gated, name):
     less = two_billion(how, checkpointing=checkpointing, gated=gated).plan
-    more = {"batch": 5, "image_side": 1024, "text_tokens": 65, "keep": 0.75, "dropout": 0.1, "rank": 64}
+    more = {"batch": 5, "image_side": 1024, "text_tokens": 65, "keep": 0.75, "rank": 64}
     more["glance_channels"] = 128
     assert estimate_plan(replace(less, **{name: more[name]})).total >= estimate_plan(less).total
 
@@ -303,9 +303,7 @@ def test_what_saves_memory_saves_it(how, batch, side):
     assert estimate_plan(replace(plan, gated=False)).total <= found.total
 
 
-def test_automatic_budgets_count_as_their_most():
-    assert two_billion(keep="auto").plan.kept == 100  # 25 / 64 of 256 cells
-    assert two_billion(keep="auto", image_side=1024).plan.kept == 400
+def test_a_budget_is_never_more_than_all_cells():
     assert two_billion(keep=300).plan.kept == 256
 
 
@@ -334,29 +332,6 @@ def test_the_table_says_what_fits():
     assert len(told) == 10
     tight = describe(two_billion("lora", batch=400)).splitlines()
     assert "does not fit, largest batch" in tight[-1]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"how": "some"}, "how='some': expected one of none, lora, last4, all"),
-        ({"stage": 4}, "stage=4: expected one of 1, 2, 3"),
-        ({"stage": 1}, "how='lora' in stage 1"),
-        ({"encoding": "weighted"}, "encoding='weighted'"),
-        ({"sight": "eyes"}, "sight='eyes'"),
-        ({"batch": 0}, "batch=0: expected at least 1"),
-        ({"image_side": 16}, "image_side=16: expected at least 32"),
-        ({"text_tokens": 0}, "text_tokens=0"),
-        ({"keep": 0.0}, "keep=0.0"),
-        ({"dtype": torch.int8}, "dtype=torch.int8"),
-        ({"rank": 0}, "rank=0"),
-        ({"glance_channels": 0}, "glance_channels=0: expected at least 1"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(changes, message):
-    with pytest.raises(ValueError, match="^" + message) as error:
-        replace(two_billion().plan, **changes)
-    assert "\n" not in str(error.value)
 
 
 def test_other_families_are_refused():

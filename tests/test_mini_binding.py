@@ -11,9 +11,9 @@ from scene_oracle import is_right
 from transformers import AutoTokenizer
 
 from arr_coc.qwen.processor import outside_words
-from arr_coc.scenes.fonts import UNSEEN_FONTS, char_mask, load_font
 from arr_coc.scenes.making import UNSEEN_LAYOUTS, lay_scene, make_scene
-from arr_coc.scenes.phrasings import PHRASINGS
+from arr_coc.scenes.masks import UNSEEN_FONTS, char_mask, load_font
+from arr_coc.scenes.words import WORDINGS
 from studies.cells import boxes_cells
 from studies.mini.binding import WAYS, binding_question
 from studies.mini.config import MiniTrainConfig, read_config
@@ -94,7 +94,7 @@ def test_sorted_and_compared_answers(laid):
 
 def test_no_new_word_and_no_unseen_wording(laid, tokenizer):
     rng, turns = np.random.default_rng(2), Turns(tokenizer)
-    held_out = [re.sub(r"\\\{\w\\\}", ".+", re.escape(t)) for _, unseen in PHRASINGS.values() for t in unseen]
+    held_out = [re.sub(r"\\\{\w\\\}", ".+", re.escape(t)) for unseen in WORDINGS["unseen"].values() for t in unseen]
     for _, draft in laid:
         for question in every_way(draft, rng):
             assert not outside_words(tokenizer, f"{question.text} {question.answer}")
@@ -151,11 +151,11 @@ def test_practice_style_turns_labels_and_keeps_the_held_out_font_away():
 
 
 def test_practice_wordings_are_new_in_known_words(tokenizer):
-    known = {template for pair in PHRASINGS.values() for part in pair for template in part}
-    assert PRACTICE_PHRASINGS.keys() == PHRASINGS.keys()
+    known = {template for kind in WORDINGS.values() for part in kind.values() for template in part}
+    assert PRACTICE_PHRASINGS.keys() == WORDINGS["seen"].keys() == WORDINGS["unseen"].keys()
     fill = dict.fromkeys("acdgklnprsvwxyb", "star")
     for key, templates in PRACTICE_PHRASINGS.items():
-        slots = {slot for part in PHRASINGS[key] for t in part for slot in re.findall(r"{(\w)}", t)}
+        slots = {slot for kind in WORDINGS.values() for t in kind[key] for slot in re.findall(r"{(\w)}", t)}
         for template in templates:
             assert template not in known, template
             assert set(re.findall(r"{(\w)}", template)) <= slots, template
@@ -183,7 +183,7 @@ def test_practice_layouts_say_what_they_are_asked_and_are_not_of_the_unseen_test
 
 def test_rephrased_scenes_ask_the_same_things():
     plain, other = lay_scene(3, "train", (512, 512)), lay_scene(3, "train", (512, 512), style=Style(rephrased=1.0))
-    world = {template for pair in PHRASINGS.values() for part in pair for template in part}
+    world = {template for kind in WORDINGS.values() for part in kind.values() for template in part}
     shapes = [re.compile(re.sub(r"\\{\w\\}", ".+", re.escape(template)) + "$") for template in world]
     assert plain[0].layout == other[0].layout
     assert all(any(shape.match(q.text) for shape in shapes) for q in plain[0].questions)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from arr_coc.scenes import make_scene
-from arr_coc.scenes.fonts import TRAIN_FONTS
+from arr_coc.scenes.masks import TRAIN_FONTS
 from studies.cells import box_cells, boxes_cells, even_order, fill_evenly
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import MiniBatches
@@ -133,8 +133,8 @@ def test_schedules():
     assert config.rate(50, 0.0) == pytest.approx(1e-3)
     assert config.rate(50, 1.0) == pytest.approx(2e-5)
     assert [config.crowd(p) for p in (0.0, 0.15, 0.5, 1.0)] == [0.0, 0.0, 1.0, 1.0]
-    assert config.batch_images(512, 512) == 256
-    assert config.batch_images(1024, 1024) == 64
+    assert config.batch_images(256) == 256
+    assert config.batch_images(1024) == 64
 
 
 def test_sheets_are_full_of_letters_that_training_may_show():

@@ -1,4 +1,4 @@
-"""The batched forward equals the stock model, dense and sparse, question by question."""
+"""The batched forwards, of evaluation and of mini's training, equal the stock model, dense and sparse."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,10 @@ from transformers import AutoTokenizer
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from arr_coc.qwen.batched.forward import encode_vision, grid_tables, logits, run_prefix, run_text, text_start
+from arr_coc.qwen import batched
+from arr_coc.qwen.graphs.forward import logits_of
 from studies.answering import patchify, turn_mask
+from studies.batched import forward as training
 from studies.mini.model import mini_config, new_model
 from studies.mini.train import ASSETS
 from studies.turns import Turns
@@ -38,17 +40,19 @@ def images():
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
 
 
-def packed_logits(model, turns, images, cells):
+def packed_logits(model, turns, images, cells, way):
     """Logits of all prompts' tokens, [B, questions, longest prompt, V], from one packed pass."""
-    seen = encode_vision(model, patchify(images, torch.float32), grid_tables(model, *GRID, "cpu"), cells)
-    cache = run_prefix(model, seen, torch.tensor(turns.lead_ids), turns.end_id)
+    grid = training.grid_tables(model, *GRID, "cpu") if way is training else GRID
+    seen = way.encode_vision(model, patchify(images, torch.float32), grid, cells)
+    cache = way.run_prefix(model, seen, torch.tensor(turns.lead_ids), turns.end_id)
     prompts = [turns.prompt(question) for question in QUESTIONS]
     ids = torch.tensor([i for p in prompts for i in p]).expand(len(images), -1)
     numbers = torch.tensor([n for n, p in enumerate(prompts) for _ in p]).expand(len(images), -1)
     offsets = torch.tensor([o for p in prompts for o in range(len(p))]).expand(len(images), -1)
     mask = turn_mask(numbers, cache[0][0].shape[2])
-    hidden = run_text(model, ids, text_start(seen.grid, len(turns.lead_ids)) + offsets, mask, cache)
-    return logits(model, hidden, torch.float32).split([len(p) for p in prompts], dim=1)
+    hidden = way.run_text(model, ids, way.text_start(seen.grid, len(turns.lead_ids)) + offsets, mask, cache)
+    scores = training.logits(model, hidden, torch.float32) if way is training else logits_of(model, hidden)
+    return scores.split([len(p) for p in prompts], dim=1)
 
 
 def stock_logits(model, turns, image, question, cells):
@@ -90,11 +94,12 @@ def stock_logits(model, turns, image, question, cells):
     return out.logits[0, lead + len(kept) + 1 :]
 
 
+@pytest.mark.parametrize("way", [batched, training], ids=["evaluation", "training"])
 @pytest.mark.parametrize("cells", [None, [[0, 5, 6, 11], [1, 2, 3, 8]]], ids=["dense", "sparse"])
-def test_packed_questions_equal_the_stock_model(model, tokenizer, images, cells):
+def test_packed_questions_equal_the_stock_model(model, tokenizer, images, cells, way):
     turns = Turns(tokenizer)
     with torch.no_grad():
-        packed = packed_logits(model, turns, images, None if cells is None else torch.tensor(cells))
+        packed = packed_logits(model, turns, images, None if cells is None else torch.tensor(cells), way)
         for number, question in enumerate(QUESTIONS):
             for row in range(len(images)):
                 wanted = stock_logits(model, turns, images[row], question, cells and cells[row])

@@ -1,4 +1,4 @@
-"""The list of mutants is one of lines that are there and of tests that are there: whether they bite is another program's."""
+"""The list of mutants names lines and tests that are there; whether the tests bite, studies/mutants.py finds out."""
 
 from pathlib import Path
 

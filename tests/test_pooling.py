@@ -11,7 +11,6 @@ from arr_coc.config import POOLINGS
 from arr_coc.data.examples import Example
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.data import scene_pictures
-from arr_coc.evaluation.field.looking import KnownBatch, judge
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import text_ids
@@ -58,9 +57,9 @@ def test_the_product_evaluation_and_training_choose_alike(owner):
         request = Request.of(owner.model.config, owner.device, keep=KEEP, **inputs)
         question = owner.looker().question_of(request)
 
-        looked = KnownBatch(make_batch(owner, [replace(picture, queries=picture.queries[number : number + 1])]))
-        evaluated, _ = judge(owner, looked, owner.selector)
-        assert torch.equal(looked.question.tokens_BLD, question.tokens_BLD)
+        looked = make_batch(owner, [replace(picture, queries=picture.queries[number : number + 1])])
+        evaluated, _ = looked.judge(owner.selector)
+        assert torch.equal(looked.question()[0].tokens_BLD, question.tokens_BLD)
         assert cells(owner.selector, evaluated, 64) == wanted
 
         example = Example("", asked.image, query.text, "", None)

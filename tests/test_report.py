@@ -265,10 +265,14 @@ def scored(**columns):
     return Answers({}, [str(number) for number in range(40)], np.arange(40), scores, {})
 
 
+def measured(entries, answers):
+    return Measured(Results(Path(), {}), entries, labels_of(entries), answers, [])
+
+
 def test_wins_come_from_paired_tests_on_the_samples():
     entries = entries_of([row("arr_coc", 1.0, encoding="sparse"), row("divprune", 0.0), row("plain", 0.9, 1.0)])
     keys = {"arr_coc sparse 0.25": [1] * 40, "divprune dense 0.25": [0] * 40, "plain dense 1.0": [0] + [1] * 39}
-    matrix = win_matrix(entries, {("scenes", 512): scored(**keys)})
+    matrix = win_matrix(measured(entries, {("scenes", 512): scored(**keys)}))
     assert matrix[ARR, DIV] == Tally(wins=1)
     assert matrix[DIV, ARR] == Tally(losses=1)
     assert matrix[ARR, ALL] == matrix[ALL, ARR] == Tally(ties=1), "one question of 40 is chance"
@@ -281,7 +285,8 @@ def test_without_samples_only_tests_against_arr_coc_are_known():
         beaten("divprune", 0.7, -0.2, 0.001),
         beaten("mmtok", 1, 0.1, 0.001),
     ]
-    matrix = win_matrix(entries_of([*rows, beaten("fastv", 0.7, -0.2, 0.02), row("plain", 0.9, 1.0)]), {})
+    entries = entries_of([*rows, beaten("fastv", 0.7, -0.2, 0.02), row("plain", 0.9, 1.0)])
+    matrix = win_matrix(measured(entries, {}))
     assert matrix[ARR, DIV] == Tally(wins=1)
     assert matrix[ARR, ("mmtok", "dense")] == Tally(losses=1)
     assert matrix[ARR, ("fastv", "dense")] == Tally(ties=1)

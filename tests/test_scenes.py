@@ -15,10 +15,9 @@ from arr_coc.scenes import COLOURS, FAMILIES, THINGS, Question, Scene, make_scen
 from arr_coc.scenes.layouts import FLATTEST
 from arr_coc.scenes.making import LAYOUTS, SIZES, UNSEEN_LAYOUTS
 from arr_coc.scenes.masks import thing_mask
-from arr_coc.scenes.names import PICTOGRAMS
 from arr_coc.scenes.palette import distance, lab, visible_colours
-from arr_coc.scenes.phrasings import PHRASINGS, phrasing_words, slot_words
 from arr_coc.scenes.splits import HELD_OUT_PAIRS, SPLITS, is_held_out_word
+from arr_coc.scenes.words import PICTOGRAMS, WORDINGS, phrasing_words, slot_words
 
 COUNT = 200  # scenes per split in the shared sample
 
@@ -251,23 +250,24 @@ def test_unseen_has_its_own_font_and_wording(world: dict[str, list[Scene]]) -> N
     assert len(fonts("train")) == 6
     assert not fonts("train") & fonts("unseen")
     said = {split: {q.text for _, q in asked(world[split])} for split in SPLITS}
-    plain = [t for t in chain_templates(0) if "{" not in t]
+    plain = [t for t in chain_templates("seen") if "{" not in t]
     assert any(t in said["train"] for t in plain)
     assert not any(t in said["unseen"] for t in plain)
 
 
-def chain_templates(part: int) -> list[str]:
-    return [template for pair in PHRASINGS.values() for template in pair[part]]
+def chain_templates(kind: str) -> list[str]:
+    return [template for templates in WORDINGS[kind].values() for template in templates]
 
 
 def test_phrasings_are_many_and_apart() -> None:
-    for key, (train, unseen) in PHRASINGS.items():
+    for key, train in WORDINGS["seen"].items():
+        unseen = WORDINGS["unseen"][key]
         assert len(set(train)) >= 4, key
         assert len(set(unseen)) >= 2, key
         assert not set(train) & set(unseen), key
         assert all(re.search(r"[.?]$", p) for p in (*train, *unseen)), key
-    known = phrasing_words(False) | slot_words()
-    assert phrasing_words(True) <= known
+    known = phrasing_words("seen") | slot_words()
+    assert phrasing_words("unseen") <= known
 
 
 # ---- words ----------------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from PIL import ImageFont
 
-from arr_coc.scenes import THINGS, Box, Scene, draw_scene, fonts, make_scene, masks
+from arr_coc.scenes import THINGS, Box, Scene, draw_scene, make_scene, masks
 from arr_coc.scenes import drawing as backgrounds
-from arr_coc.scenes.names import PICTOGRAMS
 from arr_coc.scenes.splits import SPLITS
+from arr_coc.scenes.words import PICTOGRAMS
 
 
 def clear_caches() -> None:
-    for cached in (fonts.char_mask, fonts.set_text, fonts.load_font, masks.thing_mask, backgrounds.field):
+    for cached in (masks.char_mask, masks.set_text, masks.load_font, masks.thing_mask, backgrounds.field):
         cached.cache_clear()
 
 
@@ -110,7 +110,7 @@ def test_every_background_kind_fills_the_canvas() -> None:
 
 
 def test_pictograms_are_in_the_font() -> None:
-    face = ImageFont.truetype(str(fonts.font_folder() / fonts.FILES["sans"]), 64)
+    face = ImageFont.truetype(str(masks.font_folder() / masks.FILES["sans"]), 64)
     missing = face.getmask("\U000f0000")  # a private character: the box for "no such character"
     for name, char in PICTOGRAMS.items():
         drawn = face.getmask(char)
@@ -120,7 +120,7 @@ def test_pictograms_are_in_the_font() -> None:
 def test_things_differ_at_24_pixels() -> None:
     def square(name: str) -> np.ndarray:
         canvas = np.zeros((40, 40))
-        ink = masks.thing_mask(name, 24)[:, :, 0] / fonts.FULL
+        ink = masks.thing_mask(name, 24)[:, :, 0] / masks.FULL
         h, w = ink.shape
         canvas[(40 - h) // 2 : (40 - h) // 2 + h, (40 - w) // 2 : (40 - w) // 2 + w] = ink
         return canvas
@@ -136,15 +136,15 @@ def test_things_differ_at_24_pixels() -> None:
 
 def test_fonts_are_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARR_COC_FONTS", str(tmp_path))
-    fonts.font_folder.cache_clear()
+    masks.font_folder.cache_clear()
     try:
         with pytest.raises(ValueError, match="ARR_COC_FONTS"):
-            fonts.font_folder()
-        for name in fonts.FILES.values():
+            masks.font_folder()
+        for name in masks.FILES.values():
             (tmp_path / name).touch()
-        assert fonts.font_folder() == tmp_path
+        assert masks.font_folder() == tmp_path
     finally:
-        fonts.font_folder.cache_clear()
+        masks.font_folder.cache_clear()
 
 
 def test_scenes_need_no_torch() -> None:

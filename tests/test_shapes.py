@@ -6,17 +6,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.qwen import shapes
 from arr_coc.qwen.shapes import SHAPES, build_random, build_shape, count_parts, shape_config
 
-SMALL = ((64, 2, 8, 96, True), (128, 4, 64, [0, 1, 2]))
+SMALL = {
+    "text_config": {
+        **{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 96},
+    },
+    "vision_config": {
+        **{"hidden_size": 128, "depth": 4, "intermediate_size": 64, "out_hidden_size": 64},
+        **{"deepstack_visual_indexes": [0, 1, 2]},
+    },
+}
 
 
 @pytest.fixture
 def small_shape(monkeypatch):
     """A shape of the same family that is built in a moment."""
-    monkeypatch.setitem(shapes._SIZES, "small", SMALL)
-    monkeypatch.setitem(SHAPES, "small", shapes._settings("small"))
+    like = SHAPES["qwen3-vl-2b"]
+    monkeypatch.setitem(SHAPES, "small", like | {part: like[part] | changed for part, changed in SMALL.items()})
     return "small"
 
 

@@ -241,7 +241,7 @@ def test_going_on_with_other_settings_is_refused_by_name(tmp_path):
 
 
 def test_a_run_by_the_clock_goes_on_with_the_time_that_is_left(tmp_path):
-    clock = Clock(tiny(8, seconds=100.0), launched=time.monotonic(), spent=60.0)
+    clock = Clock(tiny(8).steps, 100.0, launched=time.monotonic(), spent=60.0)
     assert clock.progress(0) == pytest.approx(0.6, abs=0.01)
     assert clock.seconds_left(0, 0) == pytest.approx(40, abs=1)
 

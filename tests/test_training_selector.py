@@ -159,7 +159,7 @@ def pretend_right(logits_BLV, labels_BL):
     ids=lambda changes: "-".join(map(str, changes.values())),
 )
 def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(model, tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(selector_step, "answers_right", pretend_right)
+    monkeypatch.setattr(selector_step.losses, "answers_right", pretend_right)
     config = settings(model, **changes)
     run(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -240,7 +240,7 @@ def whole_answers(model, tmp_path_factory):
     """A run of stage 2 that nothing disturbs."""
     config, folder = settings(model, stage=2, strategy="reinforce", accumulate=2, steps=3), tmp_path_factory.mktemp("2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selector_step, "answers_right", pretend_right)
+        patch.setattr(selector_step.losses, "answers_right", pretend_right)
         run(config, folder)
     return config, folder
 
@@ -248,7 +248,7 @@ def whole_answers(model, tmp_path_factory):
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_what_is_not_finite_stops_the_run_and_names_its_examples(whole_answers, tmp_path, monkeypatch, what):
     """The checkpoint left behind is the state before the bad step: mended data make it go on exactly."""
-    monkeypatch.setattr(selector_step, "answers_right", pretend_right)
+    monkeypatch.setattr(selector_step.losses, "answers_right", pretend_right)
     config, whole = whole_answers
     honest, seen = selector_step.map_losses, []
 

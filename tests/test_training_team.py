@@ -29,7 +29,7 @@ def train(number, config, out):
 
 def train_with_rewards(number, config, out):
     """Answers count as right in the first process alone, so the two would remember different shares of them."""
-    selector_step.answers_right = lambda logits_BLV, labels_BL: (labels_BL >= number * 10**6).any(1)
+    selector_step.losses.answers_right = lambda logits_BLV, labels_BL: (labels_BL >= number * 10**6).any(1)
     run(config, out)
 
 
@@ -123,7 +123,7 @@ def test_the_command_under_accelerate_launch(model, tmp_path):
     config = settings(model, steps=3)
     (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(config)))
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    train = ["-m", "arr_coc.training.main", "--config", str(tmp_path / "config.json")]
+    train = ["-m", "studies.selector.train", "--config", str(tmp_path / "config.json")]
     alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*launch, "--main_process_port", "0", *train, "--out", str(tmp_path / "two")],

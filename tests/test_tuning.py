@@ -13,11 +13,10 @@ from jsonschema import Draft202012Validator
 from arr_coc import ARRCOCQwen
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import EXIT_INTERRUPTED, run
+from arr_coc.evaluation import advice, tuning
 from arr_coc.evaluation.field.data import METRICS, found_evidence
 from arr_coc.evaluation.field.methods import ENCODINGS, Method
-from arr_coc.evaluation.tuning import advice, space
-from arr_coc.evaluation.tuning import run as tuning
-from arr_coc.evaluation.tuning.run import ALL, CLOSE, KEEPS, Tuner
+from arr_coc.evaluation.tuning import ALL, CLOSE, KEEPS, Tuner
 from arr_coc.files import write_json
 from arr_coc.qwen.tuned import TUNING_FILE, default_settings, place_to_write, weights_key
 from arr_coc.selectors import make_selector, read_selector
@@ -165,10 +164,10 @@ def test_an_answer_may_stand_in_a_sentence(given, answer, right):
 
 def test_all_settings_that_are_tried_can_be_made():
     owner = tiny.wrapped(tiny.stock())
-    tried = [one for look in space.first_looks() for one in space.with_exponents(look)] + space.few_settings()
-    assert {spec: one for one in tried if (spec := space.spec_of(one))} != {}
+    tried = [one for look in tuning.first_looks() for one in tuning.with_exponents(look)] + tuning.few_settings()
+    assert {spec: one for one in tried if (spec := tuning.spec_of(one))} != {}
     for settings in tried:
-        selector = read_selector(space.spec_of(settings), owner.config, owner.layer)
+        selector = read_selector(tuning.spec_of(settings), owner.config, owner.layer)
         assert settings_in_force(SimpleNamespace(selector=selector)) == settings
 
 
@@ -187,22 +186,22 @@ def test_what_luck_may_have_given_is_no_gain():
     usual = [(image, 0.5) for image in range(20)]
     sure = [(image, 0.6) for image in range(20)]
     lucky = [(image, 1.5 if image == 0 else 0.5) for image in range(20)]
-    assert space.sure_gain(usual, usual) == 0
-    assert space.sure_gain(sure, usual) == pytest.approx(0.1)
-    assert space.sure_gain(lucky, usual) < 0.01
-    assert space.sure_gain([(0, 1.0)] * 9, [(0, 0.5)] * 9) < 0  # nine questions about one image
+    assert tuning.sure_gain(usual, usual) == 0
+    assert tuning.sure_gain(sure, usual) == pytest.approx(0.1)
+    assert tuning.sure_gain(lucky, usual) < 0.01
+    assert tuning.sure_gain([(0, 1.0)] * 9, [(0, 0.5)] * 9) < 0  # nine questions about one image
 
 
 def test_a_larger_first_look_must_find_more():
     usual = default_settings()
-    assert space.price_of(usual, 7) == 0
-    assert space.price_of({**usual, "least": 128}, 7) == pytest.approx(space.PRICE, abs=0.002)
+    assert tuning.price_of(usual, 7) == 0
+    assert tuning.price_of({**usual, "least": 128}, 7) == pytest.approx(tuning.PRICE, abs=0.002)
     found = {
-        space.spec_of(one): (one, [(image, 0.5 + 0.1 * (one["information"] == 2.0)) for image in range(9)])
-        for look in space.first_looks()
-        for one in space.with_exponents(look)
+        tuning.spec_of(one): [(image, 0.5 + 0.1 * (one["information"] == 2.0)) for image in range(9)]
+        for look in tuning.first_looks()
+        for one in tuning.with_exponents(look)
     }
-    best = space.finalists(found, 7)[1]
+    best = tuning.finalists(found, 7)[1]
     assert best["information"] == 2.0
     assert {**best, "information": usual["information"]} == usual  # nothing speaks for another first look
 
@@ -291,7 +290,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(advice, "time", made)
     monkeypatch.setattr("arr_coc.cli.tune.time", made)
     for name, value in {"GLANCES": ((2, 4),), "DEPTHS": (1.0,), "INFORMATION": (0.5,), "PERSPECTIVAL": (0.0,)}.items():
-        monkeypatch.setattr(space, name, value)
+        monkeypatch.setattr(tuning, name, value)
     return made
 
 
@@ -321,7 +320,7 @@ def test_tuning_ends_in_time_and_is_found_again(folder, clock, capsys):
 
 def test_the_halves_share_no_image_and_questions_ask_for_short_answers(folder, clock, monkeypatch):
     seen = []
-    monkeypatch.setattr("arr_coc.evaluation.tuning.run.is_mini", lambda _: False)
+    monkeypatch.setattr("arr_coc.evaluation.tuning.is_mini", lambda _: False)
     tuner = Tuner(tuning.TuneOptions(str(folder), minutes=0.7, device="cpu", bar=False), seen.append)
     tuner.run()
     picking = {record["image"] for record in tuner.confirmed[Method("look_twice", "sparse", CLOSE[0])]}

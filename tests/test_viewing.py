@@ -24,7 +24,7 @@ from arr_coc.viewing.paper import INK, LONGEST, PAPER, above, beside, colour_map
 from arr_coc.viewing.saving import is_ours, refuse_others, save_picture, save_table
 from arr_coc.viewing.sheets import MARGIN as SHEET_MARGIN
 from arr_coc.viewing.sheets import sheet
-from arr_coc.viewing.warping import cell_areas, mesh
+from arr_coc.viewing.warping import mesh
 
 GRID = (4, 5)
 SIZES = [(160, 128), (40, 30), (900, 20), (20, 900), (1, 1)]  # px
@@ -252,6 +252,13 @@ maps = st.integers(1, 6).flatmap(
         lambda w: st.lists(st.floats(0, 1), min_size=h * w, max_size=h * w).map(lambda v: torch.tensor(v).view(h, w))
     )
 )
+
+
+def cell_areas(relevance):
+    """The area of each cell in the homunculus as a share of the picture; they sum to 1."""
+    y, x = mesh(relevance)
+    widths = np.diff(x, axis=1)
+    return np.diff(y)[:, None] * (widths[:-1] + widths[1:]) / 2
 
 
 @given(maps)

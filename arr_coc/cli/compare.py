@@ -1,19 +1,6 @@
 """arr-coc compare: one question, several budgets and selectors. The table, or JSON, goes to stdout.
 
-The JSON document:
-
-    format    "arr-coc compare 1"; the number is raised when a reader of the old form would go wrong
-    question, model, device, dtype
-    image     name of the file
-    rows      one object per row, in the order asked for:
-        selector      as asked for, "auto" by the name of what it is here; "plain" where keep is 1.0: all tokens are
-                      the model without ARR-COC, whatever the selector
-        keep          the dial: a fraction KEPT, a number of tokens, or "auto"
-        answer        null where there was none
-        tokens_kept, tokens_total, share_kept     share_kept is tokens_kept / tokens_total
-        select_ms, vision_ms, prefill_ms, decode_ms, total_ms     after a warm-up; total is their sum
-        error         null, or "out of memory"
-    notices   lines that a person should know
+What the JSON document holds is told in `compare.schema.json`.
 """
 
 import json

@@ -142,11 +142,11 @@ def report(
 
     arr-coc report --results out --out out/report
     """
-    from arr_coc.evaluation.report.main import ReportOptions, write_report
+    from arr_coc.evaluation.report.main import write_report
 
     if failures:
         raise ValueError(
             "lost questions are shown by the project's own report, in a checkout: python -m studies.report"
         )
-    for path in write_report(ReportOptions(results, out), teller(quiet)):
+    for path in write_report(results, out, teller(quiet)):
         typer.echo(path)

@@ -49,8 +49,8 @@ def tune(
     """
     started = time.monotonic()
     from arr_coc.cli.run import EXIT_INTERRUPTED
-    from arr_coc.evaluation.tuning.advice import lines_of, run_tuning, write_result
-    from arr_coc.evaluation.tuning.run import TuneOptions
+    from arr_coc.evaluation.advice import lines_of, run_tuning, write_result
+    from arr_coc.evaluation.tuning import TuneOptions
 
     begin_long_run(quiet)
     options = TuneOptions(model, data, minutes, seed, metric, device, not quiet, started)

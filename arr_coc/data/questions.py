@@ -21,12 +21,13 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from arr_coc.data import rows
-from arr_coc.data.files import FileExamples, FileImage, FileRow, ImageFolder
+from arr_coc.data.examples import FileExamples, FileImage, FileRow, ImageFolder
 from arr_coc.data.rows import MAX_BROKEN, BadRow, BrokenRows, Id, as_id, as_object, as_text
 
 # ---------------------------------------------------------------- VQAv2
@@ -44,7 +45,7 @@ def image_number(name: str) -> int | None:
     return int(found["number"]) if found else None
 
 
-def read_vqa(questions: Path, annotations: Path, images: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def read_vqa(questions: Path, annotations: Path, images: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """One example per question that has an annotation.
 
     The answer is `multiple_choice_answer`, where that is absent the commonest of `answers`; the family is
@@ -55,8 +56,8 @@ def read_vqa(questions: Path, annotations: Path, images: Path, max_broken: int |
     listed = rows.table(asked, "questions", questions)
     named = (row.get("question_id") for _, row in listed if isinstance(row, dict))
     asked_ids = {name for name in named if isinstance(name, int | str)}
-    given = broken.sift(rows.table(answered, "annotations", annotations), _answer_parser(asked_ids))
-    parse_question = _question_parser(folder, {answer[0]: answer for answer in given})
+    given = broken.sift(rows.table(answered, "annotations", annotations), partial(_answer, asked_ids, set()))
+    parse_question = partial(_question, folder, {answer[0]: answer for answer in given}, set())
     return FileExamples(broken.sift(listed, parse_question, folder.files.hint), broken.lines)
 
 
@@ -83,73 +84,45 @@ class NumberedFolder:
         return self.files.image(names[0])
 
 
-def _answer_parser(asked_ids: set[Id]) -> Callable[[object], Answer]:
-    """Row of `annotations` -> answer."""
-    seen: set[Id] = set()
-
-    def parse(row: object) -> Answer:
-        note = as_object(row)
-        question_id = rows.new_id(note, "question_id", seen, "question id")
-        if question_id not in asked_ids:
-            raise BadRow(f"no question with id {question_id!r}")
-        given = _given(note)
-        return question_id, as_id(note, "image_id"), _commonest(note, given), as_text(note, "answer_type", ""), given
-
-    return parse
-
-
-def _given(note: dict[str, Any]) -> tuple[str, ...]:
-    """What people answered, one each; nothing where the file does not say."""
-    given = note.get("answers")
-    if given is None:
-        return ()
-    return tuple(as_text(as_object(one), "answer") for one in rows.as_list(given, "answers"))
-
-
-def _commonest(note: dict[str, Any], given: tuple[str, ...]) -> str:
-    """The answer that stands for all that people gave."""
-    if note.get("multiple_choice_answer") is not None:
-        return as_text(note, "multiple_choice_answer")
-    if not given:
+def _answer(asked_ids: set[Id], seen: set[Id], row: object) -> Answer:
+    """Row of `annotations` -> answer; the commonest stands for all that people gave where none was chosen."""
+    note = as_object(row)
+    question_id = rows.new_id(note, "question_id", seen, "question id")
+    if question_id not in asked_ids:
+        raise BadRow(f"no question with id {question_id!r}")
+    listed = [] if note.get("answers") is None else rows.as_list(note["answers"], "answers")
+    given = tuple(as_text(as_object(one), "answer") for one in listed)
+    image_id, chosen = as_id(note, "image_id"), note.get("multiple_choice_answer")
+    if chosen is None and not given:
         raise BadRow("no multiple_choice_answer and no answers")
-    return Counter(given).most_common(1)[0][0]
+    common = Counter(given).most_common(1)[0][0] if chosen is None else as_text(note, "multiple_choice_answer")
+    return question_id, image_id, common, as_text(note, "answer_type", ""), given
 
 
-def _question_parser(folder: NumberedFolder, answers: dict[Id, Answer]) -> Callable[[object], FileRow]:
+def _question(folder: NumberedFolder, answers: dict[Id, Answer], seen: set[Id], row: object) -> FileRow:
     """Row of `questions` -> example with its answer."""
-    seen: set[Id] = set()
-
-    def parse(row: object) -> FileRow:
-        asked = as_object(row)
-        question_id = rows.new_id(asked, "question_id", seen, "question id")
-        question, number = as_text(asked, "question"), as_id(asked, "image_id")
-        if not isinstance(number, int) or not 0 <= number < 10**12:
-            raise BadRow(f"image_id {number!r} is not a number of at most 12 digits")
-        if question_id not in answers:
-            raise BadRow(f"question {question_id!r} has no usable annotation")
-        _, answered_image, answer, family, given = answers[question_id]
-        if answered_image != number:
-            raise BadRow(f"question {question_id!r} is about image {number}, its answer about {answered_image!r}")
-        image = folder.image(number)
-        name = f"{folder.files.folder.name}/{image.name}: question {question_id}"
-        return FileRow(name, image, question, answer, family=family, image_id=number, answers=given)
-
-    return parse
+    asked = as_object(row)
+    question_id = rows.new_id(asked, "question_id", seen, "question id")
+    question, number = as_text(asked, "question"), as_id(asked, "image_id")
+    if not isinstance(number, int) or not 0 <= number < 10**12:
+        raise BadRow(f"image_id {number!r} is not a number of at most 12 digits")
+    if question_id not in answers:
+        raise BadRow(f"question {question_id!r} has no usable annotation")
+    _, answered_image, answer, family, given = answers[question_id]
+    if answered_image != number:
+        raise BadRow(f"question {question_id!r} is about image {number}, its answer about {answered_image!r}")
+    image = folder.image(number)
+    name = f"{folder.files.folder.name}/{image.name}: question {question_id}"
+    return FileRow(name, image, question, answer, family=family, image_id=number, answers=given)
 
 
 # ---------------------------------------------------------------- DocVQA
 
 
-def read_docvqa(questions: Path, images: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def read_docvqa(questions: Path, images: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """One example per question with answers; the family is the first of its `question_types`."""
-    content = rows.read_json(questions)
+    content, seen = rows.read_json(questions), set[Id]()
     folder, broken = ImageFolder(images), BrokenRows(max_broken)
-    pages = rows.table(content, "data", questions)
-    return FileExamples(broken.sift(pages, _page_parser(folder), folder.hint), broken.lines)
-
-
-def _page_parser(folder: ImageFolder) -> Callable[[object], FileRow]:
-    seen: set[Id] = set()
 
     def parse(row: object) -> FileRow:
         asked = as_object(row)
@@ -165,7 +138,8 @@ def _page_parser(folder: ImageFolder) -> Callable[[object], FileRow]:
         name = f"{folder.folder.name}/{image.name}: question {question_id}"
         return FileRow(name, image, question, answers[0], boxes, family, answers=answers)
 
-    return parse
+    pages = rows.table(content, "data", questions)
+    return FileExamples(broken.sift(pages, parse, folder.hint), broken.lines)
 
 
 def page_image(folder: ImageFolder, name: Any) -> FileImage:
@@ -178,7 +152,7 @@ def page_image(folder: ImageFolder, name: Any) -> FileImage:
 # ---------------------------------------------------------------- ChartQA
 
 
-def read_chartqa(questions: Path, images: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def read_chartqa(questions: Path, images: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """One example per question; the family is the file's name."""
     content = rows.read_json(questions)
     if not isinstance(content, list):
@@ -203,7 +177,7 @@ def read_chartqa(questions: Path, images: Path, max_broken: int | float = MAX_BR
 Line = tuple[int, bytes]
 
 
-def read_jsonl(file: Path, max_broken: int | float = MAX_BROKEN) -> FileExamples:
+def read_jsonl(file: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     """One example per line; blank lines are no rows."""
     if not file.is_file():
         raise ValueError(f"{file}: no such JSONL file; check the path")

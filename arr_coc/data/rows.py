@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from arr_coc.data.examples import Box
-
 Id = int | str
+Box = tuple[float, float, float, float]
+"""x0, y0, x1, y1 in pixels of the upright image at its stored size; ends exclusive."""
 Row = TypeVar("Row")
 Parsed = TypeVar("Parsed")
 
@@ -24,16 +24,14 @@ class BadRow(ValueError):
 
 
 class BrokenRows:
-    """Counts and lists broken rows, and refuses more than `max_broken` of them.
+    """Counts and lists broken rows, and refuses more than a fraction `max_broken` of the rows of any one table.
 
-    An int is a number of rows in all; a float from 0 to 1 is the fraction of the rows of any one table (so
-    that many good annotations do not hide a half-copied folder of images).
+    So many good annotations do not hide a half-copied folder of images.
     """
 
-    def __init__(self, max_broken: int | float) -> None:
-        number = isinstance(max_broken, int) and not isinstance(max_broken, bool) and max_broken >= 0
-        if not number and not (isinstance(max_broken, float) and 0.0 <= max_broken <= 1.0):
-            raise ValueError(f"max_broken is {max_broken!r}: give a number of rows, or a fraction from 0.0 to 1.0")
+    def __init__(self, max_broken: float) -> None:
+        if not 0.0 <= max_broken <= 1.0:
+            raise ValueError(f"max_broken is {max_broken!r}: give a fraction from 0.0 to 1.0")
         self.max_broken = max_broken
         self.lines: list[str] = []
 
@@ -45,21 +43,17 @@ class BrokenRows:
         More broken rows than allowed raise ValueError that ends with `hint()`.
         """
         good: list[Parsed] = []
-        before = len(self.lines)
+        lines: list[str] = []
         for place, row in rows:
             try:
                 good.append(parse(row))
             except BadRow as why:
-                self.lines.append(_one_line(f"{place}: {why}"))
-        total = len(good) + len(self.lines) - before
-        fraction = isinstance(self.max_broken, float)
-        first = before if fraction else 0
-        count = len(self.lines) - first
-        if count > (self.max_broken * total if fraction else self.max_broken):
-            of = f" of {total}" if fraction else ""
-            named = "; ".join(self.lines[first : first + _SHOWN])
-            message = f"{count}{of} rows are broken, over max_broken={self.max_broken}: {named}{hint()}"
-            raise ValueError(_one_line(message))
+                lines.append(_one_line(f"{place}: {why}"))
+        total = len(good) + len(lines)
+        if len(lines) > self.max_broken * total:
+            over = f"{len(lines)} of {total} rows are broken, over max_broken={self.max_broken}"
+            raise ValueError(_one_line(f"{over}: {'; '.join(lines[:_SHOWN])}{hint()}"))
+        self.lines += lines
         return good
 
 

@@ -14,12 +14,9 @@ it is asked for: `readable_example` goes on to the next one.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from arr_coc.data.coco import read_coco
-from arr_coc.data.detections import MIN_SCORE, attach_boxes
-from arr_coc.data.examples import Examples, SceneExamples
-from arr_coc.data.files import FileExamples
+from arr_coc.data.coco import attach_boxes, read_coco
+from arr_coc.data.examples import FileExamples
 from arr_coc.data.questions import read_chartqa, read_docvqa, read_jsonl, read_vqa
 from arr_coc.data.rows import MAX_BROKEN
 
@@ -40,40 +37,25 @@ READERS: dict[str, Callable[..., FileExamples]] = {
 }
 
 
-def read_source(
-    spec: str,
-    *,
-    max_broken: int | float = MAX_BROKEN,
-    detections: str | Path | None = None,
-    min_score: float = MIN_SCORE,
-    replace_boxes: bool = False,
-    categories: str | Path | None = None,
-    count: int = 1_000_000,
-    split: str = "train",
-    first_seed: int = 0,
-    size: tuple[int, int] | None = None,
-    difficulty: str | None = None,
-) -> Examples:
-    """The examples that `spec` names.
-
-    Args:
-        spec: one of the forms above. Paths with a colon do not fit in it: call the reader itself.
-        max_broken: for files. An int is a number of broken rows, a float the fraction of the rows of a table.
-        detections: for files. A detector's COCO-results-style output, whose boxes are attached.
-        min_score, replace_boxes, categories: as in `attach_boxes`.
-        count, split, first_seed, size, difficulty: for scenes, as in `SceneExamples`.
-    """
+def parse_source(spec: str) -> tuple[str, list[Path]]:
+    """The kind of a source and its places; ValueError where the text has none of the forms above."""
     kind, *places = spec.split(":")
     if kind not in FORMS:
         raise ValueError(f"unknown source {spec!r}: use {', '.join(FORMS.values())}")
     if len(places) != FORMS[kind].count(":") or not all(places):
         raise ValueError(f"source {spec!r} does not fit the form {FORMS[kind]}")
-    if kind == "scenes":
-        if detections is not None:
-            raise ValueError("scenes know their boxes: leave detections out")
-        return SceneExamples(count, split, first_seed, size, difficulty)
-    examples = READERS[kind](*map(Path, places), max_broken=max_broken)
-    if detections is None:
-        return examples
-    how: dict[str, Any] = {"min_score": min_score, "replace_boxes": replace_boxes, "categories": categories}
-    return attach_boxes(examples, detections, max_broken=max_broken, **how)
+    return kind, [Path(place) for place in places]
+
+
+def read_source(spec: str, max_broken: float = MAX_BROKEN, detections: Path | None = None) -> FileExamples:
+    """The examples of the files that `spec` names; scenes are drawn where they are needed.
+
+    Args:
+        spec: one of the forms above. Paths with a colon do not fit in it: call the reader itself.
+        max_broken: the share of the rows of a table that may be broken, from 0.0 to 1.0.
+        detections: a detector's COCO-results-style output, whose boxes are attached.
+    """
+    kind, places = parse_source(spec)
+    assert kind in READERS, "scenes are in no file"
+    examples = READERS[kind](*places, max_broken=max_broken)
+    return examples if detections is None else attach_boxes(examples, detections, max_broken)

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from arr_coc.config import SCORERS
 from arr_coc.demo.inputs import Inquiry, Left, check_question, read_upload, shown
-from arr_coc.demo.models import Models, cell_side
+from arr_coc.demo.models import Models
 from arr_coc.demo.telling import share
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.viewing import difference, heatmap, homunculus, kept_overlay, texture_sheet, token_rows
@@ -46,7 +46,7 @@ class Look:
 def look(models: Models, name: str, asked: Inquiry) -> Look:
     """Choose for the question, and keep what was thought of every cell."""
     with models.use(name) as owner:
-        choice, cell = owner.choose(asked.image, asked.question, asked.keep)[0], cell_side(owner)
+        choice, cell = owner.choose(asked.image, asked.question, asked.keep)[0], owner.geometry.cell
     if choice.relevance is None:
         raise ValueError("every token is kept, so nothing was weighed: turn the dial below 100 percent")
     return Look(shown(asked.image), asked, choice, cell)
@@ -65,15 +65,6 @@ def maps_pictures(looked: Look) -> list[tuple[Image.Image, str]]:
         for name, values in choice.maps.items()
     ]
     return [*drawn, (heatmap(looked.picture, choice.relevance, kept_HW=choice.mask), "relevance, of all maps")]
-
-
-def channels_picture(looked: Look) -> Image.Image:
-    return texture_sheet(looked.picture, cell=looked.cell)
-
-
-def homunculus_picture(looked: Look) -> Image.Image:
-    assert looked.choice.relevance is not None
-    return homunculus(looked.picture, looked.choice.relevance)
 
 
 def balance(looked: Look) -> str:
@@ -160,14 +151,16 @@ def microscope_tab(models: Models, side: Left) -> None:
     line = gr.Markdown(elem_id="difference-line")
     difference = picture("Where the two choices differ", "difference", visible=False)
     with gr.Accordion("Homunculus: room by relevance", open=False):
-        room = picture("Homunculus", "homunculus")
+        grown = picture("Homunculus", "homunculus")
     with gr.Accordion("Texture channels", open=False):
         channels = picture("What is read from the pixels", "channels")
 
     @guarded
     def look_at(path: str | None, question: str, mode: str, percent: float, name: str) -> tuple[Any, ...]:
         looked = look(models, name, Inquiry.of(path, question, mode, percent))
-        drawn = kept_picture(looked), homunculus_picture(looked), channels_picture(looked)
+        assert looked.choice.relevance is not None
+        room = homunculus(looked.picture, looked.choice.relevance)
+        drawn = kept_picture(looked), room, texture_sheet(looked.picture, cell=looked.cell)
         hidden = gr.Image(None, visible=False)
         light = replace(looked, asked=replace(looked.asked, image=looked.picture)), path  # the image is in its file
         return light, CLICK, balance(looked), "", *drawn, hidden, *filled(maps, maps_pictures(looked))
@@ -189,7 +182,7 @@ def microscope_tab(models: Models, side: Left) -> None:
         drawn, said = second_question(models, name, looked, question)
         return gr.Image(drawn, visible=True), said
 
-    outputs = [last, numbers, weights, line, kept, room, channels, difference, *maps]
+    outputs = [last, numbers, weights, line, kept, grown, channels, difference, *maps]
     button.click(look_at, [*side.asked, side.model], outputs, show_progress_on=kept, **MODELS, **PRIVATE)
     kept.select(click, last, [kept, numbers], show_progress="hidden", **PRIVATE)
     for event in (differ.click, second.submit):

@@ -40,12 +40,6 @@ def choosable_selectors() -> list[str]:
     return sorted(set(SELECTORS) - {*OUTSIDE_HELP, "arr_coc"})
 
 
-def cell_side(owner: ARRCOCQwen) -> int:
-    """px of a cell's side, of the image as the model resizes it."""
-    vision = owner.model.config.vision_config
-    return int(vision.patch_size * vision.spatial_merge_size)
-
-
 class Models:
     """Loads on first use, and lets the least recently used go before a third comes in."""
 

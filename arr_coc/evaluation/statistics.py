@@ -71,7 +71,7 @@ def mean_of(sample: Clustered) -> Figure:
     return _figure(sample.mean, resampled_means([sample])[:, 0], len(sample))
 
 
-def _compared(a: Clustered, b: Clustered, how: Callable[..., Any]) -> Figure:
+def compared(a: Clustered, b: Clustered, how: Callable[..., Any]) -> Figure:
     """A figure of two means over the same images, so that what they share does not widen the interval."""
     if not len(a) or not len(b):
         return _figure(float("nan"), np.empty(0), 0)
@@ -81,14 +81,9 @@ def _compared(a: Clustered, b: Clustered, how: Callable[..., Any]) -> Figure:
         return _figure(value, how(drawn[:, 0], drawn[:, 1]), min(len(a), len(b)))
 
 
-def ratio_of(a: Clustered, b: Clustered) -> Figure:
-    """Mean of `a` over mean of `b`."""
-    return _compared(a, b, np.divide)
-
-
 def difference_of(a: Clustered, b: Clustered) -> Figure:
     """Mean of `a` less mean of `b`."""
-    return _compared(a, b, np.subtract)
+    return compared(a, b, np.subtract)
 
 
 def flip_p(differences_QM: np.ndarray, images_Q: np.ndarray, seed: int = 0) -> np.ndarray:

@@ -195,28 +195,18 @@ class Preparer:
 
     def _check(self) -> None:
         """Whether the selector can work with these settings."""
-        selector = self.looker.selector
-        name = selector.name
+        selector, encoding = self.looker.selector, f"encoding={self.encoding!r}"
+        who, instead = f"selector {selector.name!r}", "use encoding='dense', or selector='look_twice'"
         if self.encoding in BEFORE and selector.reads_tokens:
-            raise ValueError(
-                f"encoding={self.encoding!r} chooses before the ViT, but selector {name!r} reads its output: "
-                "use encoding='dense', or selector='look_twice'"
-            )
+            raise ValueError(f"{encoding} chooses before the ViT, but {who} reads its output: {instead}")
         if self.encoding == "foveated" and selector.resizes:
-            raise ValueError(
-                f"encoding='foveated' shows windows at full size, but selector {name!r} resizes images: "
-                "use encoding='dense', or selector='look_twice'"
-            )
+            raise ValueError(f"{encoding} shows windows at full size, but {who} resizes images: {instead}")
         if self.encoding == "weighted" and not selector.gives_relevance:
-            raise ValueError(
-                f"encoding='weighted' scales tokens by their relevance, which selector {name!r} does not give: "
-                "use encoding='dense'"
-            )
+            why = f"{encoding} scales tokens by their relevance, which {who} does not give"
+            raise ValueError(f"{why}: use encoding='dense'")
         if self.looker.config.position_policy != "original" and self._full_layers():
-            raise ValueError(
-                f"selector {name!r} drops tokens inside the language model, where they have their positions already: "
-                "use position_policy='original'"
-            )
+            why = f"{who} drops tokens inside the language model, where they have their positions already"
+            raise ValueError(f"{why}: use position_policy='original'")
 
     def _full_layers(self) -> int:
         levels = self.looker.model.config.vision_config.deepstack_visual_indexes
@@ -334,6 +324,11 @@ def generate(model: Any, input_ids: Tensor, prepared: Prepared, streamer: Prompt
     return output
 
 
+def refuse_positions(position_ids: Any) -> None:
+    if position_ids is not None:
+        raise ValueError("position_ids with an image: leave them out, they follow from the whole sequence")
+
+
 def refuse_cache(cache: Any, only_marked: bool = False) -> None:
     """A prompt with images is prepared as a whole; a cache that was shortened cannot be matched with full ids."""
     if cache is None or (only_marked and not hasattr(cache, "arr_coc")):
@@ -344,15 +339,13 @@ def refuse_cache(cache: Any, only_marked: bool = False) -> None:
 
 def shift_lengths(kwargs: dict[str, Any], shift: int) -> None:
     """Callers count max_length and min_length on their own, full prompt: count them on the compact one."""
+    config = copy.deepcopy(kwargs.get("generation_config"))
     for name in ("max_length", "min_length"):
         if kwargs.get(name) is not None:
             kwargs[name] = max(0, kwargs[name] + shift)
-    config = kwargs.get("generation_config")
-    if config is not None and shift:
-        config = copy.deepcopy(config)
-        for name in ("max_length", "min_length"):
-            if getattr(config, name, None):
-                setattr(config, name, max(0, getattr(config, name) + shift))
+        if getattr(config, name, None):
+            setattr(config, name, max(0, getattr(config, name) + shift))
+    if config is not None:
         kwargs["generation_config"] = config
 
 

@@ -183,11 +183,11 @@ class Looker:
     def gives_context(self) -> bool:
         """Whether any windows could attend to a small copy in the ViT."""
         setting = self.config.context
-        return setting == "always" or (setting == "auto" and self.selector.first_look is not None)
+        return setting == "always" or (setting != "never" and self.selector.first_look is not None)
 
     def context_grid(self, grid: Grid, kept: int) -> Grid | None:
         """Cells of the small copy that `kept` windows of an image attend to in the ViT; None where they do without."""
-        return context_grid(self.config.context == "always", kept, grid) if self.gives_context else None
+        return context_grid(self.config.context, kept, grid) if self.gives_context else None
 
     def beside(self, grid: Grid, budgets: Sequence[int]) -> tuple[list[Grid | None], list[int]]:
         """Cells of the small copies that stand in the prompt, for images of one grid, and the budgets left for windows.

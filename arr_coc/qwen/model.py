@@ -17,7 +17,6 @@ from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
 from arr_coc.images.reader import ImageLike, read_images
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
-from arr_coc.qwen.again import look_until_sure
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.eager import Prepared, Preparer
@@ -31,7 +30,7 @@ from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pad_id_of
 from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.qwen.streaming import PromptRestorer, noting, restorer_of, stream_text
+from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, noting, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import Selector, make_selector
@@ -40,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 Images = ImageLike | Sequence[ImageLike]
 History = Sequence[tuple[str, str]]
-WHOLE = "position_ids with an image: leave them out, they follow from the whole sequence"
 
 
 class ARRCOCQwen(nn.Module):
@@ -227,8 +225,7 @@ class ARRCOCQwen(nn.Module):
             run = getattr(past_key_values, "arr_coc_runner", self.model)
             places = {"position_ids": position_ids, "mm_token_type_ids": mm_token_type_ids}
             return eager.pass_through(run, **sequence, **places, past_key_values=past_key_values, **videos, **kwargs)
-        if position_ids is not None:
-            raise ValueError(WHOLE)
+        eager.refuse_positions(position_ids)
         eager.refuse_cache(past_key_values)
         images: dict[str, Any] = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
         asked = {"question_mask": question_mask, "keep": keep, "original_image": original_image, "hints": hints}
@@ -264,8 +261,7 @@ class ARRCOCQwen(nn.Module):
             videos = {"pixel_values_videos": pixel_values_videos, "video_grid_thw": video_grid_thw}
             types = {"mm_token_type_ids": mm_token_type_ids}
             return eager.pass_through(self.model.generate, **sequence, **videos, **types, streamer=streamer, **kwargs)
-        if kwargs.pop("position_ids", None) is not None:
-            raise ValueError(WHOLE)
+        eager.refuse_positions(kwargs.pop("position_ids", None))
         images = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw, "original_image": original_image}
         others = {"pixel_values_videos": pixel_values_videos, "question_mask": question_mask, "hints": hints}
         inputs: dict[str, Any] = {**sequence, **images, **others}
@@ -293,10 +289,8 @@ class ARRCOCQwen(nn.Module):
         """Everything before the language model: which cells, their tokens, and the sequence without the rest."""
         keep, why_whole = self._dials(keep, input_ids, recorded=False)
         self._tell_of_video(tensors.get("pixel_values_videos"))
-        preparer = self.preparer()
         given = (input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints)
-        request = Request.of(self.model.config, self.device, *given, **tensors)
-        prepared = preparer(request)
+        prepared = self.preparer()(Request.of(self.model.config, self.device, *given, **tensors))
         if any(why_whole):
             say_small(prepared.images, why_whole)
         return prepared

@@ -41,14 +41,15 @@ def periphery_grid(grid: Grid, small: Grid, budget: int) -> Grid | None:
     return height, max(1, min(int(grid[1] * ratio), half // height))
 
 
-def context_grid(always: bool, kept: int, grid: Grid) -> Grid | None:
-    """Cells of the copy that `kept` windows of an image attend to in the ViT, `always` or where they are few, or None.
+def context_grid(setting: str | int, kept: int, grid: Grid) -> Grid | None:
+    """Cells of the copy that `kept` windows of an image attend to in the ViT, "always" or where they are few, or None.
 
-    Few windows know little of each other, and a small copy then tells much for little; many do without.
+    Few windows know little of each other, and a small copy then tells much for little; many do without. Which are few
+    depends on what the model learned: `setting` may be their number, "auto" is that of the copy's cells.
     """
-    small = CONTEXT.grid(grid)
-    heard = kept < grid[0] * grid[1] and (always or kept <= small[0] * small[1])
-    return small if heard else None
+    small, cells = CONTEXT.grid(grid), grid[0] * grid[1]
+    few = {"always": cells, "auto": small[0] * small[1]}[setting] if isinstance(setting, str) else setting
+    return small if kept < cells and kept <= few else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ are M-RoPE's t, h, w.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,11 +73,11 @@ class Request:
     question_mask: Tensor | None = None
     original_image: Any = None
     hints: Hints = Hints()
-    keeps_all: bool = field(init=False)  # whether every sample asks for all of its tokens
 
-    def __post_init__(self) -> None:
-        whole = all(isinstance(keep, float) and keep == 1.0 for keep in self.keeps)
-        object.__setattr__(self, "keeps_all", whole)
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every sample asks for all of its tokens."""
+        return all(isinstance(keep, float) and keep == 1.0 for keep in self.keeps)
 
     @classmethod
     def of(
@@ -181,13 +181,9 @@ def find_question(input_ids: Tensor, attention_mask: Tensor, config: Any, chat: 
 
     Without chat tokens in sight, the text after the last image.
     """
-    visual_ids = (
-        config.image_token_id,
-        config.video_token_id,
-        config.vision_start_token_id,
-        config.vision_end_token_id,
-    )
-    visual = torch.isin(input_ids, torch.tensor(visual_ids, device=input_ids.device))
+    names = ("image", "video", "vision_start", "vision_end")
+    visual_ids = torch.tensor([getattr(config, f"{name}_token_id") for name in names], device=input_ids.device)
+    visual = torch.isin(input_ids, visual_ids)
     place = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     start_B1 = torch.where(visual, place + 1, 0).amax(-1, keepdim=True)
     end_B1 = torch.full_like(start_B1, input_ids.shape[1])
@@ -223,20 +219,17 @@ class Compact:
         return replace(self, columns=torch.where(self.columns < 0, self.columns, found))
 
 
-def compact(
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    positions_3BL: Tensor,
-    keep_BL: Tensor,
-    *,
-    policy: str,
-    pad_id: int,
-    labels: Tensor | None = None,
+def shorten(
+    request: Request, positions_3BL: Tensor, indices: Sequence[Tensor] | None, policy: str, pad_id: int
 ) -> Compact:
-    """Drop the columns where `keep_BL` is False. Rows are padded on the side on which they were padded before.
+    """The sequence of a request with these cells of each image left; None: with all.
 
-    With nothing to drop the layout is left exactly as it was.
+    Rows are padded on the side on which they were padded before. With nothing to drop the layout is left exactly as it
+    was.
     """
+    input_ids, attention_mask, labels = request.input_ids, request.attention_mask, request.labels
+    whole_BL = torch.ones_like(input_ids, dtype=torch.bool)
+    keep_BL = whole_BL if indices is None else request.layout.columns(indices)
     real_BL = keep_BL & attention_mask.bool()
     dropped = int((~keep_BL).sum())
     if dropped:
@@ -259,22 +252,6 @@ def compact(
         columns=columns.masked_fill(~mask, PADDING),
         rope_deltas=positions.amax(dim=(0, 2)).unsqueeze(-1) + 1 - mask.sum(-1, keepdim=True),
         dropped=dropped,
-    )
-
-
-def shorten(
-    request: Request, positions_3BL: Tensor, indices: Sequence[Tensor] | None, policy: str, pad_id: int
-) -> Compact:
-    """The sequence of a request with these cells of each image left; None: with all."""
-    keep_BL = torch.ones_like(request.input_ids, dtype=torch.bool)
-    return compact(
-        request.input_ids,
-        request.attention_mask,
-        positions_3BL,
-        keep_BL if indices is None else request.layout.columns(indices),
-        policy=policy,
-        pad_id=pad_id,
-        labels=request.labels,
     )
 
 

@@ -1,11 +1,13 @@
 """Qwen3-VL at its published sizes with random weights: what memory and speed need, and no download.
 
-The settings are those of the published checkpoints' config files. Parameters are made directly in their dtype on their
-device, one by one, so a model costs its own size and no more: 4.3 GB in bf16 for 2B.
+The settings (`shapes.json`) are those of the published checkpoints' config files. Parameters are made directly in their
+dtype on their device, one by one, so a model costs its own size and no more: 4.3 GB in bf16 for 2B.
 """
 
+import copy
 import json
 from functools import lru_cache
+from importlib.resources import files
 from typing import Any
 
 import torch
@@ -13,43 +15,16 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-# text: hidden, layers, heads, intermediate, tied embeddings; vision: hidden, depth, intermediate, DeepStack taps.
-_SIZES: dict[str, tuple[tuple[int, int, int, int, bool], tuple[int, int, int, list[int]]]] = {
-    "qwen3-vl-2b": ((2048, 28, 16, 6144, True), (1024, 24, 4096, [5, 11, 17])),
-    "qwen3-vl-4b": ((2560, 36, 32, 9728, True), (1024, 24, 4096, [5, 11, 17])),
-    "qwen3-vl-8b": ((4096, 36, 32, 12288, False), (1152, 27, 4304, [8, 16, 24])),
-}
+SHAPES: dict[str, dict[str, Any]] = json.loads((files("arr_coc.qwen") / "shapes.json").read_text())
+"""Settings by name. Use `shape_config`, which copies them."""
 WEIGHT_SPREAD = 0.02  # standard deviation of matrices and tables, as Qwen's own initializer_range
-
-
-def _settings(name: str) -> dict[str, Any]:
-    """All that Qwen3VLConfig needs to know of one published size."""
-    (hidden, layers, heads, intermediate, tied), (v_hidden, v_depth, v_intermediate, taps) = _SIZES[name]
-    rope = {"rope_type": "default", "rope_theta": 5_000_000.0, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
-    text = {
-        **{"vocab_size": 151936, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "rope_parameters": rope},
-        **{"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers},
-        **{"num_attention_heads": heads, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": tied},
-    }
-    vision = {
-        **{"depth": v_depth, "hidden_size": v_hidden, "intermediate_size": v_intermediate, "num_heads": 16},
-        **{"out_hidden_size": hidden, "deepstack_visual_indexes": taps, "num_position_embeddings": 2304},
-        **{"patch_size": 16, "temporal_patch_size": 2, "spatial_merge_size": 2},
-    }
-    marks = {"vision_start_token_id": 151652, "vision_end_token_id": 151653}
-    tokens = {"image_token_id": 151655, "video_token_id": 151656, **marks}
-    return {"text_config": text, "vision_config": vision, **tokens, "tie_word_embeddings": tied}
-
-
-SHAPES: dict[str, dict[str, Any]] = {name: _settings(name) for name in _SIZES}
-"""Settings by name: `Qwen3VLConfig(**SHAPES["qwen3-vl-2b"])`. Use `shape_config`, which copies them."""
 
 
 def shape_config(name: str) -> Any:
     """The configuration of a published size, fresh for every call."""
     if name not in SHAPES:
         raise ValueError(f"shape {name!r}: known shapes are {', '.join(SHAPES)}")
-    config = Qwen3VLConfig(**_settings(name))
+    config = Qwen3VLConfig(**copy.deepcopy(SHAPES[name]))
     config._attn_implementation = "sdpa"
     return config
 

@@ -1,20 +1,29 @@
-"""While an answer comes: its text as it is generated, from a thread that can be stopped, and how sure it is.
+"""While an answer comes: its text as it is generated, from a thread that can be stopped; how sure it is; looking again.
 
 B rows, T new tokens, V vocabulary.
 
 An answer is as sure as its least likely token, the end included: of what was measured (docs/concepts.md) this tells
-right from wrong as well as any, and does not depend on how long the answer is.
+right from wrong as well as any, and does not depend on how long the answer is. Where it is not sure enough, the
+question is asked once more with twice the tokens, up to all: a further look chooses more cells by the same map. Of a
+first look at a small copy, what the images gave is remembered: only the question's words are read again. Encoding,
+prompt and answer are paid anew for each look.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 from transformers.generation.streamers import BaseStreamer
+
+from arr_coc.qwen.answers import Answer
+
+UNSURE = 0.95  # confidence under which the eye goes back: who asks for this wants few mistakes, not few tokens
+TIMES = 2  # as many tokens with each look
 
 
 class PromptRestorer(BaseStreamer):
@@ -153,3 +162,18 @@ def noting(options: dict[str, Any]) -> tuple[TokenProbabilities, dict[str, Any]]
     """What notes, and generate's keywords with it after the caller's own processors."""
     noted = TokenProbabilities()
     return noted, {**options, "logits_processor": [*(options.get("logits_processor") or ()), noted]}
+
+
+def look_until_sure(look: Callable[[Any, Any], Answer], keep: Any, streamer: Any) -> Answer:
+    """The last answer of as many `look(keep, streamer)` as it takes, streamed once it is final."""
+    held = Held()
+    answer = look(keep, held)
+    looks = answer.looks
+    while answer.confidence is not None and answer.confidence < UNSURE and answer.tokens_kept < answer.tokens_total:
+        wanted = TIMES * answer.tokens_kept
+        held = Held()
+        answer = look(wanted if wanted < answer.tokens_total else 1.0, held)
+        looks += answer.looks
+    if streamer is not None:
+        held.release(streamer)
+    return replace(answer, looks=looks)

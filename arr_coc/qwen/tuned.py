@@ -65,12 +65,6 @@ def place_to_write(source: str | Path, key: str) -> Path:
     return _cache() / f"{_name(source)}-{key}.json"
 
 
-def places_to_read(source: str | Path) -> list[Path]:
-    """Files that may hold the tuning of a model, the one beside it first."""
-    beside = Path(resolve(source)) / TUNING_FILE
-    return [*([beside] if beside.is_file() else []), *sorted(_cache().glob(f"{_name(source)}-*.json"))]
-
-
 def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "arr-coc" / "tuning"
 
@@ -107,8 +101,10 @@ def tuned_selector(
     """The selector that was asked for: looking twice as it was tuned for this model, all others as they are."""
     if selector != TUNED and not (selector == "auto" and not config.trained):
         return selector
-    key = ""
-    for path in places_to_read(source):
+    key, beside = "", Path(resolve(source)) / TUNING_FILE
+    for path in (beside, *sorted(_cache().glob(f"{_name(source)}-*.json"))):
+        if not path.is_file():
+            continue
         try:
             key = key or weights_key(source, **hub)
             if path.name != TUNING_FILE and not path.stem.endswith(f"-{key}"):

@@ -94,13 +94,13 @@ def patchify(image_B3hw: Tensor, geometry: Geometry) -> Tensor:
     return rows.expand(-1, -1, -1, geometry.frames, -1).reshape(*rows.shape[:2], -1)
 
 
-def unpatchify(rows_PX: Tensor, grid: Grid, geometry: Geometry) -> Tensor:
-    """The resized image `[3, h, w]` in [0, 1] back from its flattened, normalised patches."""
+def unpatchify(rows_PX: Tensor, grid: Grid, geometry: Geometry, channels: slice = slice(None)) -> Tensor:
+    """The resized image `[3, h, w]` in [0, 1], or some `channels`, back from its flattened, normalised patches."""
     patch, merge, (height, width) = geometry.patch, geometry.merge, grid
-    blocks = rows_PX.float().view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, :, 0]
-    image = blocks.permute(4, 0, 2, 5, 1, 3, 6).reshape(3, height * merge * patch, width * merge * patch)
+    blocks = rows_PX.view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, channels, 0]
+    image = blocks.permute(4, 0, 2, 5, 1, 3, 6).float().reshape(-1, height * geometry.cell, width * geometry.cell)
     mean, std = geometry.scale(image.device)
-    return (image * std + mean).clamp(0, 1)
+    return (image * std[channels] + mean[channels]).clamp(0, 1)
 
 
 def resize(image_3hw: Tensor, grid: Grid, cell: int) -> Tensor:
@@ -286,7 +286,8 @@ def received_attention(model: Any, features: Any, image_grid_thw: Tensor) -> tup
     """
     visual = model.model.visual
     window, block = visual.spatial_merge_size**2, visual.blocks[-1]
-    hidden_PX = _last_input(features, len(visual.blocks))
+    recorded, depth = features.hidden_states, len(visual.blocks)
+    hidden_PX = recorded[depth - 2] if len(recorded) == depth else recorded[-2]  # all were recorded, or only it
     query, key, _ = block.attn.qkv(block.norm1(hidden_PX)).unflatten(-1, (3, block.attn.num_heads, -1)).unbind(1)
     cos, sin = visual.rotary_pos_emb(hidden_PX, get_vision_position_ids(image_grid_thw, visual.spatial_merge_size))
     query, key = apply_rotary_pos_emb_vision(query, key, cos, sin)
@@ -305,9 +306,3 @@ def column_means(query_PHd: Tensor, key_PHd: Tensor, scaling: float) -> Tensor:
     for chunk in query_HPd.split(QUERIES, dim=1):
         total_P += (chunk @ key_HdP * scaling).softmax(-1).sum((0, 1))
     return total_P / (query_HPd.shape[0] * query_HPd.shape[1])
-
-
-def _last_input(features: Any, depth: int) -> Tensor:
-    """What went into the last block: the output of the one before, whether only it or all were recorded."""
-    recorded: Sequence[Tensor] = features.hidden_states
-    return recorded[depth - 2] if len(recorded) == depth else recorded[-2]

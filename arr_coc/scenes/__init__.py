@@ -9,9 +9,8 @@ Needs numpy and Pillow, and no torch.
 
 from arr_coc.scenes.drawing import draw_scene
 from arr_coc.scenes.making import FAMILIES, make_scene
-from arr_coc.scenes.names import COLOURS, THINGS
-from arr_coc.scenes.phrasings import world_words
 from arr_coc.scenes.types import Box, Element, Glyph, Question, Scene
+from arr_coc.scenes.words import COLOURS, THINGS, world_words
 
 __all__ = [
     "COLOURS",

@@ -2,9 +2,8 @@
 
 from arr_coc.scenes.asking_things import call
 from arr_coc.scenes.draft import Bar, Draft, Sign, TableRow
-from arr_coc.scenes.names import GOODS
-from arr_coc.scenes.phrasings import HEIGHTS, PLACES, phrase
 from arr_coc.scenes.types import Box, Element, Question, centre, gap_between
+from arr_coc.scenes.words import GOODS, HEIGHTS, PLACES, phrase
 
 
 def _sign_question(draft: Draft, sign: Sign, text: str, also: tuple[Box, ...] = ()) -> Question:
@@ -56,7 +55,7 @@ def _by_thing(draft: Draft) -> Question | None:
     said = call(draft, sign.beside)
     near = gap_between(sign.box, sign.beside.box)
     rest = [e.box for e in draft.elements if e.kind == "text" and e is not sign.text]
-    x_gap = draft.nearest_gap(sign.beside.box, rest)
+    x_gap = min((gap_between(sign.beside.box, b) for b in rest), default=float("inf"))
     same_line = all(b[3] <= sign.text.box[1] or b[1] >= sign.text.box[3] for b in rest)
     if said is None or not (x_gap >= 1.8 * near or same_line):
         return None
@@ -91,27 +90,6 @@ def ask_grey_text(draft: Draft) -> Question | None:
     return Question(text, draft.grey.text, "grey_text", (draft.grey.box,), tuple(draft.loud))
 
 
-def _row_word(row: TableRow) -> str:
-    return "item" if row.word in GOODS else "name"
-
-
-def _inverse_lookup(draft: Draft, row: TableRow, column: str) -> str:
-    """A row by its value, as in "Which item costs 3.40?"."""
-    value = row.values[column].text
-    if column == "price":
-        return phrase(draft.rng, draft.wording, "which_costs", n=value)
-    return phrase(draft.rng, draft.wording, "which_has", k=_row_word(row), v=column, n=value)
-
-
-def _forward_lookup(draft: Draft, row: TableRow, column: str) -> str:
-    """As in "What does the tea cost?", "What is the age of Anna?", "What is the total?"."""
-    if row.word == "total":
-        return phrase(draft.rng, draft.wording, "total", d=draft.page)
-    if column == "price":
-        return phrase(draft.rng, draft.wording, "price", g=row.word)
-    return phrase(draft.rng, draft.wording, "value_of", v=column, g=row.word)
-
-
 def ask_lookup(draft: Draft) -> Question | None:
     """Look up a value by its row, or a row by its value: label, value, and the header if there is one."""
     if not draft.rows:
@@ -124,8 +102,14 @@ def ask_lookup(draft: Draft) -> Question | None:
 
 def lookup_question(draft: Draft, row: TableRow, column: str, inverse: bool) -> Question:
     """The value of a row, or by its value the row (`inverse`; never the total)."""
-    value = row.values[column]
-    text = (_inverse_lookup if inverse else _forward_lookup)(draft, row, column)
+    value, of_price = row.values[column], column == "price"
+    if inverse:  # "Which item costs 3.40?"
+        key = "which_costs" if of_price else "which_has"
+    else:  # "What does the tea cost?", "What is the age of Anna?", "What is the total?"
+        key = "total" if row.word == "total" else "price" if of_price else "value_of"
+    kind = "item" if row.word in GOODS else "name"
+    slots = {"g": row.word, "n": value.text, "v": column, "k": kind, "d": draft.page}
+    text = phrase(draft.rng, draft.wording, key, **slots)
     header = (draft.headers[column].box,) if column in draft.headers else ()
     used = (row.label.box, value.box)
     rest = tuple(e.box for r in draft.rows for e in (r.label, *r.values.values()) if e.box not in used)
@@ -162,20 +146,15 @@ def chart_extreme(draft: Draft) -> Question | None:
     return Question(text, bar.word, "chart", evidence, tuple(b.label.box for b in ordered[1:]))
 
 
-def chart_value(draft: Draft, bar: Bar) -> Question:
-    """As in "What is the value of May?"."""
-    text = phrase(draft.rng, draft.wording, "bar_value", b=bar.word)
-    rest = tuple(b.tip for b in draft.bars if b is not bar)
-    return Question(text, str(bar.value), "chart", (bar.label.box, bar.tip, *bar.scale), rest)
-
-
-def chart_inverse(draft: Draft, bar: Bar) -> Question | None:
-    """As in "Which month has the value 17?", if no other bar has it."""
-    if sum(b.value == bar.value for b in draft.bars) > 1:
+def chart_value(draft: Draft, bar: Bar, inverse: bool = False) -> Question | None:
+    """As in "What is the value of May?", or `inverse`: "Which month has the value 17?", if no other bar has it."""
+    if inverse and sum(b.value == bar.value for b in draft.bars) > 1:
         return None
-    text = phrase(draft.rng, draft.wording, "which_bar", l=draft.bar_noun, n=str(bar.value))
+    slots = {"b": bar.word, "l": draft.bar_noun, "n": str(bar.value)}
+    text = phrase(draft.rng, draft.wording, "which_bar" if inverse else "bar_value", **slots)
     rest = tuple(b.tip for b in draft.bars if b is not bar)
-    return Question(text, bar.word, "chart", (bar.label.box, bar.tip, *bar.scale), rest)
+    answer = bar.word if inverse else str(bar.value)
+    return Question(text, answer, "chart", (bar.label.box, bar.tip, *bar.scale), rest)
 
 
 def ask_chart(draft: Draft) -> Question | None:
@@ -185,4 +164,4 @@ def ask_chart(draft: Draft) -> Question | None:
     bar, way = draft.rng.choice(draft.bars), draft.rng.random()
     if way < 0.4:
         return chart_extreme(draft)
-    return chart_value(draft, bar) if way < 0.8 else chart_inverse(draft, bar)
+    return chart_value(draft, bar, inverse=way >= 0.8)

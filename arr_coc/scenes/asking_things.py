@@ -3,10 +3,9 @@
 from collections import Counter
 
 from arr_coc.scenes.draft import Draft
-from arr_coc.scenes.names import THINGS, noun, plural, with_article
-from arr_coc.scenes.phrasings import MOST, RELATIONS, SIZES, phrase
 from arr_coc.scenes.splits import pair_allowed
 from arr_coc.scenes.types import Box, Element, Question, centre
+from arr_coc.scenes.words import MOST, RELATIONS, SIZES, THINGS, noun, phrase, plural, with_article
 
 _CLEARER = 1.4  # how much farther, or smaller, the next candidate must be
 _LONGEST_LIST = 10  # things in a description
@@ -31,12 +30,6 @@ def call(draft: Draft, thing: Element) -> str | None:
     if sum(t.colour == thing.colour for t in alike) == 1:
         return f"{thing.colour} {noun(thing.name)}"
     return None
-
-
-def _pick_called(draft: Draft) -> tuple[Element, str] | None:
-    """A random thing that a phrase can point at."""
-    named = [(t, said) for t in draft.things if (said := call(draft, t))]
-    return draft.rng.choice(named) if named else None
 
 
 def ask_colour(draft: Draft) -> Question | None:
@@ -76,12 +69,6 @@ def _groups(draft: Draft) -> dict[str, list[Element]]:
     return groups
 
 
-def _nothing(draft: Draft) -> str:
-    """A plural of which the scene has none."""
-    present = {t.name for t in draft.things}
-    return plural(draft.rng.choice([t for t in THINGS if t not in present]))
-
-
 def ask_count(draft: Draft) -> Question | None:
     """As in "How many stars are there?": large groups first, so that 1 is no good guess; rarely none."""
     rng = draft.rng
@@ -89,8 +76,9 @@ def ask_count(draft: Draft) -> Question | None:
     if not groups:
         return None
     if draft.may_count_none and rng.random() < 0.3:
-        text = phrase(rng, draft.wording, "count", p=_nothing(draft))
-        return Question(text, "0", "count", (), boxes(draft.things))
+        wording, present = draft.wording, {t.name for t in draft.things}
+        absent = plural(rng.choice([t for t in THINGS if t not in present]))
+        return Question(phrase(rng, wording, "count", p=absent), "0", "count", (), boxes(draft.things))
     # Small groups are in every scene, large ones in few: large ones are asked for when they are there.
     sizes = sorted({len(m) for m in groups.values()})
     number = rng.choices(sizes, [min(s, 6) ** 2 for s in sizes])[0]
@@ -166,8 +154,9 @@ def ask_spatial(draft: Draft) -> Question | None:
     if len(draft.things) < 2:
         return None
     texts = [e for e in draft.elements if e.kind == "text"]
+    named = [(t, said) for t in draft.things if (said := call(draft, t))]
     for _ in range(6):
-        picked, way = _pick_called(draft), rng.choice(tuple(RELATIONS))
+        picked, way = rng.choice(named) if named else None, rng.choice(tuple(RELATIONS))
         if picked is None:
             return None
         anchor, said = picked
@@ -230,17 +219,14 @@ def ask_odd(draft: Draft) -> Question | None:
     return Question(text, answer, "odd_one_out", (draft.odd.box,), _others(draft, [draft.odd]))
 
 
-def reading_order(draft: Draft) -> list[Element]:
-    """The things as one reads: four bands from top to bottom, inside a band from left to right."""
-    band = draft.height / 4
-    return sorted(draft.things, key=lambda t: (int(centre(t.box)[1] // band), t.box[0]))
-
-
 def ask_describe(draft: Draft) -> Question | None:
-    """As in "Describe the scene.": every thing with its colour, where there are few enough."""
+    """As in "Describe the scene.": every thing with its colour, where there are few enough.
+
+    As one reads: four bands from top to bottom, inside a band from left to right.
+    """
     if not 0 < len(draft.things) <= _LONGEST_LIST:
         return None
-    listed = reading_order(draft)
+    listed = sorted(draft.things, key=lambda t: (int(centre(t.box)[1] // (draft.height / 4)), t.box[0]))
     answer = ", ".join(f"{t.colour} {t.name}" for t in listed)
     text = phrase(draft.rng, draft.wording, "describe")
     return Question(text, answer, "describe", boxes(listed), tuple(s.box for s in draft.signs))

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from arr_coc.scenes.documents import put_title, title_words
 from arr_coc.scenes.draft import Bar, Draft
-from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.names import COLOURS, DAYS, GOODS, MONTHS
+from arr_coc.scenes.masks import set_text
 from arr_coc.scenes.palette import jittered, visible_colours
 from arr_coc.scenes.types import RGB, Box, Element
+from arr_coc.scenes.words import COLOURS, DAYS, GOODS, MONTHS
 
 _LINE = (150, 150, 150)
 _TIP = 32  # pixels of a bar that count as its end
@@ -87,10 +87,9 @@ class _Plot:
 def begin_chart(draft: Draft) -> _Plot | None:
     """A sheet of 0.62 to 0.92 of the image's sides, a plan, often a title; None when they do not fit."""
     width, height = (round(s * draft.rng.uniform(0.62, 0.92)) for s in (draft.width, draft.height))
-    at = draft.spot(width, height)
-    if at is None:
+    sheet = draft.spot(width, height)
+    if sheet is None:
         return None
-    sheet = (at[0], at[1], at[0] + width, at[1] + height)
     ground = draft.paper(sheet, dark=draft.rng.random() < 0.25)
     plan = _plan(draft, ground)
     top = sheet[1] + 8

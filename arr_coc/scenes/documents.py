@@ -1,11 +1,11 @@
 """Layouts of documents: a page with a title, tables, and receipts."""
 
 from arr_coc.scenes.draft import Draft, TableRow
-from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.names import GOODS, GOODS_COLUMNS, PEOPLE, PEOPLE_COLUMNS
+from arr_coc.scenes.masks import set_text
 from arr_coc.scenes.splits import sign_word
 from arr_coc.scenes.types import Box, Element
+from arr_coc.scenes.words import GOODS, GOODS_COLUMNS, PEOPLE, PEOPLE_COLUMNS
 
 _RANGES = {"weight": (1, 99), "stock": (1, 99), "age": (5, 90), "score": (10, 99), "height": (100, 199)}
 
@@ -52,10 +52,9 @@ def lay_page(draft: Draft) -> bool:
     """A sheet with a title, lines of text below it, and a few things on the rest."""
     rng = draft.rng
     width, height = (round(s * rng.uniform(0.55, 0.8)) for s in (draft.width, draft.height))
-    at = draft.spot(width, height)
-    if at is None:
+    box = draft.spot(width, height)
+    if box is None:
         return False
-    box = (at[0], at[1], at[0] + width, at[1] + height)
     ground = draft.paper(box, dark=rng.random() < 0.2)
     px = round(draft.text_px() * rng.uniform(1.0, 1.5))
     if not put_title(draft, "page", title_words(draft), px, box, ground):
@@ -107,30 +106,28 @@ def _put_cells(draft: Draft, lines: list[list[str]], px: int, heading: int) -> l
     step = round(px * draft.rng.uniform(0.7, 1.2))
     widths = [max(set_text(line[c], font, px).width for line in lines) + step for c in range(len(lines[0]))]
     pitch = round(px * draft.rng.uniform(1.5, 1.9))
-    width, height = sum(widths) + 16, pitch * len(lines) + 8 + heading
-    at = draft.spot(width, height)
-    if at is None:
+    sheet = draft.spot(sum(widths) + 16, pitch * len(lines) + 8 + heading)
+    if sheet is None:
         return None
-    sheet = (at[0], at[1], at[0] + width, at[1] + height)
     ground = draft.paper(sheet, dark=draft.rng.random() < 0.25)
     word, ink = draft.neutral_ink(ground)
-    top = at[1] + heading
     table: list[list[Element]] = []
     for r, line in enumerate(lines):
-        x, y = at[0] + 8, top + 4 + r * pitch
+        x, y = sheet[0] + 8, sheet[1] + heading + 4 + r * pitch
         table.append([])
         for text, column in zip(line, widths, strict=True):
             table[-1].append(draft.put_line(text, font, px, x, y + round(pitch / 2 + px * 0.36), word, ink))
             x += column
         if r:
-            draft.rect((at[0] + 4, y, sheet[2] - 4, y + 1), (140, 140, 140))
+            draft.rect((sheet[0] + 4, y, sheet[2] - 4, y + 1), (140, 140, 140))
     if heading:
         put_title(draft, "table", title_words(draft, 2), px, sheet, ground)
     draft.taken.append(sheet)
     return table
 
 
-def _lay_table(draft: Draft, wide: bool) -> bool:
+def lay_table(draft: Draft, wide: bool = False) -> bool:
+    """A table: one line per item or person, one or two columns of values; on its side if `wide` (unseen)."""
     count = draft.between(2, 7)
     px = draft.text_px(most=0.85)
     while count >= 2:
@@ -152,23 +149,8 @@ def _lay_table(draft: Draft, wide: bool) -> bool:
     return False
 
 
-def lay_table(draft: Draft) -> bool:
-    """A table: one line per item or person, one or two columns of values."""
-    return _lay_table(draft, wide=False)
-
-
-def lay_wide_table(draft: Draft) -> bool:
-    """A table on its side: one column per item or person (unseen)."""
-    return _lay_table(draft, wide=True)
-
-
-def _total(prices: list[str]) -> str:
-    cents = sum(int(price.replace(".", "")) for price in prices)
-    return f"{cents // 100}.{cents % 100:02d}"
-
-
-def _lay_receipt(draft: Draft, menu: bool) -> bool:
-    """Shop name, goods and prices, a total; a menu has the prices in front and no total."""
+def lay_receipt(draft: Draft, menu: bool = False) -> bool:
+    """Shop name, goods with prices, and the total; a `menu` is dark, its prices in front, without a total (unseen)."""
     rng, px, font = draft.rng, draft.text_px(most=0.85), draft.any_font()
     words = rng.sample(GOODS, draft.between(2, 8))
     lines = list(zip([w.capitalize() for w in words], _prices(draft, len(words)), strict=True))
@@ -176,23 +158,22 @@ def _lay_receipt(draft: Draft, menu: bool) -> bool:
     while True:
         pitch = round(px * 1.6)
         label_w, value_w = (max(set_text(line[k], font, px).width for line in lines) for k in (0, 1))
-        width, height = label_w + value_w + 3 * px, pitch * (len(lines) + 2)
-        at = draft.spot(width, height)
-        if at is not None or (px <= 16 and len(lines) <= 2):
+        sheet = draft.spot(label_w + value_w + 3 * px, pitch * (len(lines) + 2))
+        if sheet is not None:
             break
+        if px <= 16 and len(lines) <= 2:
+            return False
         px, lines = (px - 2, lines) if px > 16 else (px, lines[1:])
-    if at is None:
-        return False
     if not menu:
-        lines[-1] = ("Total", _total([price for _, price in lines[:-1]]))
-    sheet = (at[0], at[1], at[0] + width, at[1] + height)
+        cents = sum(int(price.replace(".", "")) for _, price in lines[:-1])
+        lines[-1] = ("Total", f"{cents // 100}.{cents % 100:02d}")
     ground = draft.paper(sheet, dark=menu)
     if not put_title(draft, "menu" if menu else "receipt", title_words(draft, 2), px, sheet, ground):
         return False
     word, ink = draft.neutral_ink(ground)
-    left, right = at[0] + 10, sheet[2] - 10
+    left, right = sheet[0] + 10, sheet[2] - 10
     for k, (label, price) in enumerate(lines):
-        base = at[1] + pitch * (k + 1) + pitch // 2 + px
+        base = sheet[1] + pitch * (k + 1) + pitch // 2 + px
         end = right - set_text(price, font, px).width
         value_x, label_x = (left, left + value_w + px) if menu else (end, left)
         label_element = draft.put_line(label, font, px, label_x, base, word, ink)
@@ -201,13 +182,3 @@ def _lay_receipt(draft: Draft, menu: bool) -> bool:
     draft.taken.append(sheet)
     scatter(draft, draft.between(1, 4))
     return True
-
-
-def lay_receipt(draft: Draft) -> bool:
-    """A receipt: shop name, goods with prices, and the total."""
-    return _lay_receipt(draft, menu=False)
-
-
-def lay_menu(draft: Draft) -> bool:
-    """A dark card with the prices before the goods (unseen)."""
-    return _lay_receipt(draft, menu=True)

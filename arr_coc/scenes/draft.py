@@ -1,17 +1,15 @@
 """A scene while it is being laid out: what is placed, what is still free, and the facts to ask about."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from arr_coc.scenes.drawing import clutter_size
-from arr_coc.scenes.fonts import TRAIN_FONTS, UNSEEN_FONTS, set_text, shift
-from arr_coc.scenes.masks import thing_mask
-from arr_coc.scenes.names import COLOURS, THINGS
+from arr_coc.scenes.masks import TRAIN_FONTS, UNSEEN_FONTS, set_text, shift, thing_mask
 from arr_coc.scenes.palette import choose_background, grey_tone, jittered, lab, visible_colours
-from arr_coc.scenes.phrasings import WORDINGS, Wordings
 from arr_coc.scenes.splits import HELD_OUT_PAIRS, HELD_OUT_SHARE, pair_allowed
-from arr_coc.scenes.types import RGB, Box, Element, Glyph, Mark, gap_between
+from arr_coc.scenes.types import RGB, Box, Element, Glyph, Mark
+from arr_coc.scenes.words import COLOURS, THINGS, WORDINGS, Wordings
 
 _CLUTTER = "~-/\\"
 
@@ -27,7 +25,7 @@ class Style:
     rephrased: float = 0.0
     """Share of questions that are asked in `wordings`."""
     wordings: Wordings = field(default_factory=dict)
-    """Further wordings by the keys of PHRASINGS."""
+    """Further wordings by the keys of WORDINGS."""
     layouts: "Mapping[str, Layout]" = field(default_factory=dict)
     """Further layouts, drawn beside those of the split."""
 
@@ -140,21 +138,17 @@ class Draft:
 
     # ---- free room --------------------------------------------------------------------------------------
 
-    def spot(self, width: int, height: int, gap: int = 8, area: Box | None = None) -> tuple[int, int] | None:
-        """A random (x, y) where a box of that size keeps `gap` pixels from all that is placed, or None."""
+    def spot(self, width: int, height: int, gap: int = 8, area: Box | None = None) -> Box | None:
+        """A box of that size at a random place where it keeps `gap` pixels from all that is placed, or None."""
         x0, y0, x1, y1 = area or (4, 4, self.width - 4, self.height - 4)
         if x1 - x0 < width or y1 - y0 < height:
             return None
         for _ in range(40):
             x, y = self.rng.randint(x0, x1 - width), self.rng.randint(y0, y1 - height)
-            if self.is_free((x, y, x + width, y + height), gap):
-                return x, y
+            left, top, right, bottom = x - gap, y - gap, x + width + gap, y + height + gap
+            if all(right <= t[0] or left >= t[2] or bottom <= t[1] or top >= t[3] for t in self.taken):
+                return x, y, x + width, y + height
         return None
-
-    def is_free(self, box: Box, gap: int) -> bool:
-        """Whether `box` keeps `gap` pixels from everything placed."""
-        x0, y0, x1, y1 = box[0] - gap, box[1] - gap, box[2] + gap, box[3] + gap
-        return all(x1 <= t[0] or x0 >= t[2] or y1 <= t[1] or y0 >= t[3] for t in self.taken)
 
     # ---- things -----------------------------------------------------------------------------------------
 
@@ -184,7 +178,7 @@ class Draft:
         """Place a thing anywhere free; None when there is no room."""
         height, width = thing_mask(name, px).shape[:2]
         at = self.spot(width, height, gap)
-        return self.put_thing(colour, name, px, *at) if at else None
+        return self.put_thing(colour, name, px, *at[:2]) if at else None
 
     # ---- texts ------------------------------------------------------------------------------------------
 
@@ -231,11 +225,9 @@ class Draft:
         ink = (low[0] + step, low[1] + step, low[2] + step)
         for _ in range(self.rng.randint(0, max(1, round(most * self.crowd)))):
             char = self.rng.choice(_CLUTTER)
-            at = self.spot(*clutter_size(char), gap=6)
-            if at:
-                width, height = clutter_size(char)
-                self.marks.append(Mark(char, (*at, at[0] + width, at[1] + height), ink))
-                self.taken.append(self.marks[-1].box)
+            if at := self.spot(*clutter_size(char), gap=6):
+                self.marks.append(Mark(char, at, ink))
+                self.taken.append(at)
 
     # ---- facts ------------------------------------------------------------------------------------------
 
@@ -243,10 +235,6 @@ class Draft:
         """Colour words that signs, bars and papers carry: not to be asked for as the colour of a thing."""
         signs = {s.text.colour for s in self.signs} | {s.plate for s in self.signs}
         return signs | {b.element.colour for b in self.bars} | self.papers
-
-    def nearest_gap(self, box: Box, others: Sequence[Box]) -> float:
-        """Distance in pixels from `box` to the nearest of `others`; infinite when there are none."""
-        return min((gap_between(box, b) for b in others), default=float("inf"))
 
 
 Layout = tuple[float, Callable[[Draft], bool], dict[str, float]]

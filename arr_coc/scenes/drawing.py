@@ -9,24 +9,13 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from arr_coc.scenes.fonts import FULL, char_mask
-from arr_coc.scenes.masks import thing_mask
+from arr_coc.scenes.masks import FULL, char_mask, thing_mask
 from arr_coc.scenes.types import RGB, Background, Box, Element, Mark, Scene
 
 _SHIFT = FULL.bit_length() - 1
 FRAME = 2  # width in pixels of a frame's line
 CLUTTER_PX = 20  # font size of clutter characters
 FIELD = 1024  # side of a field in pixels; larger images mirror it
-
-
-def _stretch(field: np.ndarray) -> np.ndarray:
-    low, high = float(field.min()), float(field.max())
-    return np.rint((field - low) * (255.0 / (high - low))).astype(np.uint8)
-
-
-def _mesh() -> tuple[np.ndarray, np.ndarray]:
-    line = np.arange(FIELD, dtype=np.float32)
-    return line[None, :], line[:, None]
 
 
 def _blotches(seed: int, cells: int) -> np.ndarray:
@@ -38,47 +27,31 @@ def _grain(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(0.0, 1.0, (FIELD, FIELD)).clip(-2.5, 2.5).astype(np.float32)
 
 
-def _waves(period_x: float, period_y: float) -> np.ndarray:
-    x, y = _mesh()
+def _wave(x: np.ndarray, y: np.ndarray, period_x: float, period_y: float) -> np.ndarray:
     return np.sin(x * (6.2832 / period_x) + y * (6.2832 / period_y))
 
 
-def _checks(cell: int) -> np.ndarray:
-    x, y = _mesh()
-    return ((x // cell + y // cell) % 2).astype(np.float32)
-
-
-def _dots(period: int) -> np.ndarray:
-    x, y = _mesh()
+def _dots(x: np.ndarray, y: np.ndarray, period: int) -> np.ndarray:
     far = ((x % period) - period / 2) ** 2 + ((y % period) - period / 2) ** 2
     return np.asarray(far < (period / 5) ** 2, dtype=np.float32)
 
 
-def _slope(x_share: float) -> np.ndarray:
-    x, y = _mesh()
-    return x * x_share + y * (1 - abs(x_share))
-
-
-def _glow() -> np.ndarray:
-    x, y = _mesh()
-    return -np.hypot(x - FIELD / 2, y - FIELD / 2)
-
-
-FIELDS: dict[str, Callable[[], np.ndarray]] = {
-    "gradient-down": lambda: _slope(0.0),
-    "gradient-right": lambda: _slope(1.0),
-    "gradient-slant": lambda: _slope(0.5),
-    "gradient-glow": _glow,
-    "noise-fine": lambda: _grain(1),
-    "noise-cloud": lambda: _blotches(2, 12),
-    "noise-rough": lambda: _blotches(3, 40) + 60 * _grain(4),
-    "noise-mixed": lambda: _blotches(5, 6) + 0.5 * _blotches(6, 90),
-    "texture-stripes": lambda: _waves(24, 1e9),
-    "texture-slant": lambda: _waves(30, 42),
-    "texture-weave": lambda: _waves(11, 1e9) + _waves(1e9, 13),
-    "texture-checks": lambda: _checks(36),
-    "texture-dots": lambda: _dots(28),
-    "texture-paper": lambda: _grain(7) + 0.02 * _blotches(8, 128),
+# By the places of its columns, [1, FIELD], and of its rows, [FIELD, 1].
+FIELDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "gradient-down": lambda x, y: x * 0.0 + y * 1.0,
+    "gradient-right": lambda x, y: x * 1.0 + y * 0.0,
+    "gradient-slant": lambda x, y: x * 0.5 + y * 0.5,
+    "gradient-glow": lambda x, y: -np.hypot(x - FIELD / 2, y - FIELD / 2),
+    "noise-fine": lambda x, y: _grain(1),
+    "noise-cloud": lambda x, y: _blotches(2, 12),
+    "noise-rough": lambda x, y: _blotches(3, 40) + 60 * _grain(4),
+    "noise-mixed": lambda x, y: _blotches(5, 6) + 0.5 * _blotches(6, 90),
+    "texture-stripes": lambda x, y: _wave(x, y, 24, 1e9),
+    "texture-slant": lambda x, y: _wave(x, y, 30, 42),
+    "texture-weave": lambda x, y: _wave(x, y, 11, 1e9) + _wave(x, y, 1e9, 13),
+    "texture-checks": lambda x, y: ((x // 36 + y // 36) % 2).astype(np.float32),
+    "texture-dots": lambda x, y: _dots(x, y, 28),
+    "texture-paper": lambda x, y: _grain(7) + 0.02 * _blotches(8, 128),
 }
 KINDS: tuple[str, ...] = ("flat", *FIELDS)
 
@@ -86,7 +59,10 @@ KINDS: tuple[str, ...] = ("flat", *FIELDS)
 @cache
 def field(kind: str) -> np.ndarray:
     """The grey field [FIELD, FIELD] uint8 of a kind: the same whoever asks first."""
-    return _stretch(FIELDS[kind]())
+    line = np.arange(FIELD, dtype=np.float32)
+    made = FIELDS[kind](line[None, :], line[:, None])
+    low, high = float(made.min()), float(made.max())
+    return np.rint((made - low) * (255.0 / (high - low))).astype(np.uint8)
 
 
 def fill(canvas: np.ndarray, rgb: RGB) -> None:
@@ -144,17 +120,18 @@ def _fill(canvas: np.ndarray, box: Box, ink: RGB) -> None:
     fill(canvas[y0:y1, x0:x1], ink)
 
 
+def frame_sides(box: Box) -> tuple[Box, ...]:
+    """The four lines of a frame."""
+    x0, y0, x1, y1 = box
+    level = (x0, y0, x1, y0 + FRAME), (x0, y1 - FRAME, x1, y1)
+    return *level, (x0, y0, x0 + FRAME, y1), (x1 - FRAME, y0, x1, y1)
+
+
 def _draw_mark(canvas: np.ndarray, mark: Mark) -> None:
-    x0, y0, x1, y1 = mark.box
     if mark.shape == "rect":
         _fill(canvas, mark.box, mark.ink)
     elif mark.shape == "frame":
-        for side in (
-            (x0, y0, x1, y0 + FRAME),
-            (x0, y1 - FRAME, x1, y1),
-            (x0, y0, x0 + FRAME, y1),
-            (x1 - FRAME, y0, x1, y1),
-        ):
+        for side in frame_sides(mark.box):
             _fill(canvas, side, mark.ink)
     else:
         _blend(canvas, mark.box, char_mask("sans", CLUTTER_PX, mark.shape).ink, mark.ink)

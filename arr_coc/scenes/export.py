@@ -13,6 +13,7 @@ from arr_coc.scenes.making import make_scene
 from arr_coc.scenes.types import Box, Scene
 
 FORMATS = ("jsonl", "parquet")
+OF_SCENE = ("width", "height", "split", "seed", "layout", "difficulty")  # what a question says of its scene
 # COCO categories: every thing by its name would hide what a text or a bar is.
 CATEGORIES = {"thing": 1, "text": 2, "bar": 3}
 
@@ -28,12 +29,7 @@ def question_rows(scene: Scene, file_name: str) -> Iterator[dict[str, Any]]:
         yield {
             "id": f"{scene.split}-{scene.seed}-{number}",
             "image": file_name,
-            "width": scene.width,
-            "height": scene.height,
-            "split": scene.split,
-            "seed": scene.seed,
-            "layout": scene.layout,
-            "difficulty": scene.difficulty,
+            **{name: getattr(scene, name) for name in OF_SCENE},
             "family": question.family,
             "question": question.text,
             "answer": question.answer,

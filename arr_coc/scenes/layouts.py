@@ -4,8 +4,8 @@ from math import cos, pi, sin
 
 from arr_coc.scenes.draft import Draft
 from arr_coc.scenes.masks import thing_mask
-from arr_coc.scenes.names import THINGS
 from arr_coc.scenes.splits import pair_allowed
+from arr_coc.scenes.words import THINGS
 
 FLATTEST = 1.4  # the longer side of the flattest thing (a cloud) over its size
 
@@ -88,12 +88,6 @@ def _odd_pair(draft: Draft, colour: str, name: str) -> tuple[str, str]:
             return odd_colour, odd_name
 
 
-def _grid_shape(draft: Draft) -> tuple[int, int]:
-    """(columns, rows): 3 x 1 at no crowd, up to 6 x 5 where the image has room."""
-    most = max(3, draft.width // 64), max(1, draft.height // 64)
-    return max(3, min(most[0], draft.between(3, 6))), max(1, min(most[1], draft.between(1, 5)))
-
-
 def _fill_places(draft: Draft, places: list[tuple[float, float]], cell: float) -> bool:
     """Put alike things at the centres `places`, and one odd among them."""
     px = 4 * int(cell * draft.rng.uniform(0.45, 0.9 / FLATTEST) / 4)
@@ -115,8 +109,9 @@ def _fill_places(draft: Draft, places: list[tuple[float, float]], cell: float) -
 
 
 def lay_grid(draft: Draft) -> bool:
-    """Rows and columns of one thing, all alike but one."""
-    columns, rows = _grid_shape(draft)
+    """Rows and columns of one thing, all alike but one: 3 x 1 at no crowd, up to 6 x 5 where the image has room."""
+    columns = max(3, min(draft.width // 64, draft.between(3, 6)))
+    rows = max(1, min(draft.height // 64, draft.between(1, 5)))
     cell = min(draft.width / columns, draft.height / rows, 130.0)
     left = draft.rng.uniform(0, draft.width - columns * cell)
     top = draft.rng.uniform(0, draft.height - rows * cell)

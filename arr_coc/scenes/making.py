@@ -1,6 +1,7 @@
 """Seed -> scene description: choose a layout, fill it, ask about it."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 from arr_coc.scenes import asking_texts as texts
@@ -45,10 +46,10 @@ UNSEEN_LAYOUTS: dict[str, Layout] = {
     "ring": (3.0, layouts.lay_ring, _THINGS),
     "board": (2.4, signs.lay_board, LAYOUTS["street"][2]),
     "odd_ring": (2.0, layouts.lay_odd_ring, LAYOUTS["grid"][2]),
-    "grey_stack": (1.8, signs.lay_grey_stack, LAYOUTS["grey"][2]),
+    "grey_stack": (1.8, partial(signs.lay_grey, stacked=True), LAYOUTS["grey"][2]),
     "poster": (1.2, documents.lay_poster, LAYOUTS["page"][2]),
-    "wide_table": (1.3, documents.lay_wide_table, LAYOUTS["table"][2]),
-    "menu": (1.2, documents.lay_menu, LAYOUTS["receipt"][2]),
+    "wide_table": (1.3, partial(documents.lay_table, wide=True), LAYOUTS["table"][2]),
+    "menu": (1.2, partial(documents.lay_receipt, menu=True), LAYOUTS["receipt"][2]),
     "side_chart": (2.0, charts.lay_side_chart, LAYOUTS["chart"][2]),
 }
 
@@ -114,31 +115,6 @@ def ask_all(draft: Draft, weights: dict[str, float], wanted: frozenset[str]) -> 
     return list(asked.values())
 
 
-def _attempt(
-    rng: Random,
-    seed: int,
-    split: str,
-    size: tuple[int, int] | None,
-    difficulty: str | None,
-    crowd: float,
-    wanted: frozenset[str],
-    style: Style,
-) -> tuple[Scene, Draft] | None:
-    width, height = size or rng.choice(SIZES)
-    difficulty = difficulty or ("hard" if rng.random() < 0.25 else "plain")
-    name, (_, lay, weights) = _choose_layout(rng, split, wanted, style)
-    draft = Draft(rng, split, width, height, difficulty == "hard", crowd, style)
-    if not lay(draft):
-        return None
-    draft.add_clutter()
-    questions = ask_all(draft, weights, wanted)
-    if not questions:
-        return None
-    elements, marks = tuple(draft.elements), tuple(draft.marks)
-    scene = Scene(seed, split, width, height, name, difficulty, elements, tuple(questions), draft.background, marks)
-    return scene, draft
-
-
 def make_scene(
     seed: int,
     split: str = "train",
@@ -179,7 +155,15 @@ def lay_scene(
     if unknown or not wanted:
         raise ValueError(f"unknown families {unknown}: use some of {', '.join(FAMILIES)}")
     for attempt in range(_ATTEMPTS):
-        laid = _attempt(stream(split, seed, attempt), seed, split, size, difficulty, crowd, wanted, style)
-        if laid is not None:
-            return laid
+        rng = stream(split, seed, attempt)
+        width, height = size or rng.choice(SIZES)
+        level = difficulty or ("hard" if rng.random() < 0.25 else "plain")
+        name, (_, lay, weights) = _choose_layout(rng, split, wanted, style)
+        draft = Draft(rng, split, width, height, level == "hard", crowd, style)
+        if not lay(draft):
+            continue
+        draft.add_clutter()
+        if questions := tuple(ask_all(draft, weights, wanted)):
+            drawn = tuple(draft.elements), questions, draft.background, tuple(draft.marks)
+            return Scene(seed, split, width, height, name, level, *drawn), draft
     raise ValueError(f"no scene of {size} with questions of {', '.join(sorted(wanted))} was found: use a larger size")

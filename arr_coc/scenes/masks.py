@@ -1,21 +1,145 @@
-"""Masks of the things: pictograms from the font, shapes from polygons; one large master each, scaled down."""
+"""Masks of all that is drawn: characters of the fonts, and things.
 
+Texts are set one character at a time. Things are pictograms from the font or shapes from polygons: one large master
+each, scaled down.
+"""
+
+import os
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import cos, pi, sin
+from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
-from arr_coc.scenes.fonts import FULL, load_font, trim
-from arr_coc.scenes.names import PICTOGRAMS, SHAPES
+from arr_coc.scenes.types import Box, Glyph, around
+from arr_coc.scenes.words import PICTOGRAMS, SHAPES, STROKES
 
-_MASTER = 256
-# Outline drawings vanish at 20 px; a stroke (in pixels of the master) keeps them readable.
-_STROKES = {
-    **{"snowman": 2, "cup": 5, "moon": 8, "lightning": 9, "key": 6, "sword": 6, "scale": 5, "house": 5},
-    **{"cat": 3, "cow": 3, "monkey": 3, "pencil": 4, "envelope": 3, "trident": 1, "coin": 3, "leaf": 3},
-    **{"snowflake": 3, "smiley": 4, "keyboard": 2, "flask": 2, "scissors": 4},
+FILES = {
+    "sans": "DejaVuSans.ttf",
+    "sans-bold": "DejaVuSans-Bold.ttf",
+    "serif": "DejaVuSerif.ttf",
+    "serif-bold": "DejaVuSerif-Bold.ttf",
+    "mono": "DejaVuSansMono.ttf",
+    "mono-bold": "DejaVuSansMono-Bold.ttf",
+    "stix": "STIXGeneral.ttf",
+    "stix-bold": "STIXGeneralBol.ttf",
 }
+TRAIN_FONTS = ("sans", "sans-bold", "serif", "serif-bold", "mono", "mono-bold")
+UNSEEN_FONTS = ("stix", "stix-bold")
+# Fonts that a study brings: name -> whole path of its file. Empty here; no split of this package shows them.
+FURTHER_FILES: dict[str, Path] = {}
+
+# Full ink in a mask. 128 and not 255: a difference of two uint8 times 128 still fits an int16.
+FULL = 128
+# Ink fainter than this (of FULL) at the rim of a character does not count for its box.
+_RIM = 16
+_MASTER = 256  # px a side of the master of a thing
+
+
+@dataclass(frozen=True, slots=True)
+class CharMask:
+    """A character cut to its ink [h, w, 1] int16 in 0..FULL, its offset from the pen, the pen's advance."""
+
+    ink: np.ndarray
+    left: int
+    top: int
+    advance: int
+
+
+@cache
+def font_folder() -> Path:
+    """The folder that holds the .ttf files: $ARR_COC_FONTS, else the fonts that ship with matplotlib."""
+    named = os.environ.get("ARR_COC_FONTS")
+    if named:
+        folder = Path(named)
+    else:
+        try:
+            import matplotlib
+        except ImportError as error:
+            raise ValueError(
+                "the scenes are drawn with matplotlib's fonts: install matplotlib, or set ARR_COC_FONTS "
+                "to a folder with " + ", ".join(FILES.values())
+            ) from error
+        folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    missing = [name for name in FILES.values() if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"no {missing[0]} in {folder}: point ARR_COC_FONTS to a folder that has it")
+    return folder
+
+
+@lru_cache(maxsize=512)
+def load_font(font: str, px: int) -> ImageFont.FreeTypeFont:
+    """The font of that name (a key of FILES or FURTHER_FILES, or a file beside those of FILES) at `px` pixels."""
+    path = FURTHER_FILES.get(font) or font_folder() / FILES.get(font, font)
+    if not path.is_file():
+        raise ValueError(f"no {path.name} in {path.parent}: copy it from matplotlib, or train without practice fonts")
+    return ImageFont.truetype(str(path), px, layout_engine=ImageFont.Layout.BASIC)
+
+
+def trim(ink: np.ndarray, rim: int) -> tuple[np.ndarray, int, int]:
+    """Cut [h, w] to the pixels of at least `rim`; also the columns and rows cut off at left and top."""
+    rows, columns = np.flatnonzero((ink >= rim).any(1)), np.flatnonzero((ink >= rim).any(0))
+    assert rows.size, "nothing is drawn"
+    return ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1], int(columns[0]), int(rows[0])
+
+
+@lru_cache(maxsize=65536)
+def char_mask(font: str, px: int, char: str) -> CharMask:
+    """The mask of one character that has ink; offsets are from the pen on the baseline.
+
+    A font's name may end in "*" and a width in percent: its characters, narrowed or stretched.
+    """
+    name, _, percent = font.partition("*")
+    wide = int(percent or 100) / 100
+    face = load_font(name, px)
+    pad = round(px * wide)
+    image = Image.new("L", (3 * px, 3 * px))
+    ImageDraw.Draw(image).text((px, 2 * px), char, fill=255, font=face, anchor="ls")
+    if percent:
+        image = image.resize((3 * pad, 3 * px), Image.Resampling.BILINEAR)
+    ink = (np.asarray(image).astype(np.int16) * FULL + 127) // 255
+    cut, left, top = trim(ink, _RIM)
+    advance = round(face.getlength(char) * wide)
+    return CharMask(np.ascontiguousarray(cut)[:, :, None], left - pad, top - 2 * px, advance)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of text that is set: the size of its ink, and its glyphs from the ink's top left corner."""
+
+    width: int
+    height: int
+    rise: int
+    """Pixels from the top of the ink down to the baseline."""
+    glyphs: tuple[Glyph, ...]
+
+
+@lru_cache(maxsize=8192)
+def set_text(text: str, font: str, px: int) -> Line:
+    """Set one line of text that has at least one character with ink."""
+    assert text.strip(), "a text needs a character with ink"
+    pen, placed = 0, []
+    for char in text:
+        if char == " ":
+            pen += round(0.4 * px)
+            continue
+        mask = char_mask(font, px, char)
+        h, w = mask.ink.shape[:2]
+        x, y = pen + mask.left, mask.top
+        placed.append((char, (x, y, x + w, y + h)))
+        pen += mask.advance
+    x0, y0, x1, y1 = around([box for _, box in placed])
+    return Line(x1 - x0, y1 - y0, -y0, tuple(Glyph(char, shift(box, -x0, -y0)) for char, box in placed))
+
+
+def shift(box: Box, dx: int, dy: int) -> Box:
+    """`box` moved by (dx, dy) pixels."""
+    return box[0] + dx, box[1] + dy, box[2] + dx, box[3] + dy
+
+
+# ---------------------------------------------------------------- things
 
 
 def _star_points() -> list[tuple[float, float]]:
@@ -62,7 +186,7 @@ def _draw_pictogram(name: str) -> Image.Image:
         fill=255,
         font=load_font("sans", _MASTER),
         anchor="ms",
-        stroke_width=_STROKES.get(name, 0),
+        stroke_width=STROKES.get(name, 0),  # outline drawings vanish at 20 px: a stroke keeps them readable
     )
     return image
 

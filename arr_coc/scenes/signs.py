@@ -1,13 +1,12 @@
 """Layouts of signs: a street of them, a board, and grey text beside something bright."""
 
 from arr_coc.scenes.draft import Draft, Sign
-from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import FLATTEST, scatter
-from arr_coc.scenes.masks import thing_mask
-from arr_coc.scenes.names import COLOURS
+from arr_coc.scenes.masks import set_text, thing_mask
 from arr_coc.scenes.palette import grey_tone, jittered, readable_colours, visible_colours
 from arr_coc.scenes.splits import sign_word
 from arr_coc.scenes.types import RGB, Element, around
+from arr_coc.scenes.words import COLOURS
 
 
 def _dress(draft: Draft, style: str) -> tuple[RGB | None, str, str, RGB]:
@@ -34,9 +33,8 @@ def add_sign(draft: Draft, style: str | None = None, beside: bool = False, gap: 
     style = style or rng.choice(("coloured", "neutral", "bare"))
     text, font, px = sign_word(rng, draft.split), draft.any_font(), draft.text_px()
     line = set_text(text, font, px)
-    width, height = line.width, line.height
     pad = rng.randint(px // 3, px // 2 + 4) if style != "bare" else 0
-    plate_w, plate_h = width + 2 * pad, height + 2 * pad
+    plate_w, plate_h = line.width + 2 * pad, line.height + 2 * pad
     colour, name = draft.pick_pair()
     thing_px = max(16 if draft.hard else 24, 4 * (plate_h // 4)) if beside else 0
     thing_h, thing_w = thing_mask(name, thing_px).shape[:2] if beside else (0, 0)
@@ -79,11 +77,10 @@ def lay_board(draft: Draft) -> bool:
     count = min(draft.between(2, 7), (draft.height - 24) // pitch)
     font, texts = draft.any_font(), [sign_word(rng, draft.split) for _ in range(count)]
     widest = max((set_text(t, font, px).width for t in texts), default=0)
-    width, height = widest + pitch + 24, pitch * count + 12
-    at = draft.spot(width, height)
+    at = draft.spot(widest + pitch + 24, pitch * count + 12)
     if count < 1 or at is None:
         return False
-    tone = draft.paper((at[0], at[1], at[0] + width, at[1] + height), dark=rng.random() < 0.4)
+    tone = draft.paper(at, dark=rng.random() < 0.4)
     inks = visible_colours((tone,), draft.hard)
     on_background, draft.colours = draft.colours, inks
     for k, text in enumerate(texts):
@@ -98,7 +95,7 @@ def lay_board(draft: Draft) -> bool:
         element = draft.put_text(text, font, px, at[0] + 14 + pitch, top, word, ink)
         draft.signs.append(Sign(element, element.box, False, "", thing))
     draft.colours = on_background
-    draft.taken.append((at[0], at[1], at[0] + width, at[1] + height))
+    draft.taken.append(at)
     scatter(draft, draft.between(1, 4))
     return True
 
@@ -108,38 +105,29 @@ def _grey_text(draft: Draft, area: tuple[int, int, int, int] | None) -> Element 
     rng = draft.rng
     text, font, px = sign_word(rng, draft.split), draft.any_font(), max(draft.text_px(), 16)
     line = set_text(text, font, px)
-    width, height = line.width, line.height
     pad_x, pad_y = rng.randint(12, 30), rng.randint(12, 24)
-    at = draft.spot(width + 2 * pad_x, height + 2 * pad_y, 8, area)
-    if at is None:
+    panel = draft.spot(line.width + 2 * pad_x, line.height + 2 * pad_y, 8, area)
+    if panel is None:
         return None
-    panel = (at[0], at[1], at[0] + width + 2 * pad_x, at[1] + height + 2 * pad_y)
     level = rng.randint(88, 168)
     step = (rng.randint(28, 36) if draft.hard else rng.randint(38, 60)) * rng.choice((-1, 1))
     draft.rect(panel, (level, level, level))
     ink = (level + step, level + step, level + step)
-    element = draft.put_text(text, font, px, at[0] + pad_x, at[1] + pad_y, "", ink)
+    element = draft.put_text(text, font, px, panel[0] + pad_x, panel[1] + pad_y, "", ink)
     draft.taken.append(panel)
     return element
 
 
-def lay_grey(draft: Draft) -> bool:
-    """Grey text on grey, and bright signs and things around it."""
-    draft.grey = _grey_text(draft, None)
-    for _ in range(draft.between(1, 3)):
+def lay_grey(draft: Draft, stacked: bool = False) -> bool:
+    """Grey text on grey, bright signs and things around it; `stacked` above it, at the lower edge (unseen)."""
+    top = draft.height * 2 // 3
+    draft.grey = _grey_text(draft, (4, top, draft.width - 4, draft.height - 4) if stacked else None)
+    if stacked:
+        draft.taken.append((0, top - 6, draft.width, draft.height))
+    for _ in range(draft.between(1, 4 if stacked else 3)):
         add_sign(draft, style="coloured", gap=10)
-    scatter(draft, draft.between(1, 7 if draft.hard else 5))
+    scatter(draft, draft.between(1, 4 if stacked else 7 if draft.hard else 5))
     draft.loud = [s.box for s in draft.signs] + [t.box for t in draft.things]
-    return draft.grey is not None and bool(draft.loud)
-
-
-def lay_grey_stack(draft: Draft) -> bool:
-    """The grey panel at the lower edge, bright signs stacked above it (unseen)."""
-    low = (4, draft.height * 2 // 3, draft.width - 4, draft.height - 4)
-    draft.grey = _grey_text(draft, low)
-    draft.taken.append((0, draft.height * 2 // 3 - 6, draft.width, draft.height))
-    for _ in range(draft.between(1, 4)):
-        add_sign(draft, style="coloured", gap=10)
-    scatter(draft, draft.between(1, 4))
-    draft.loud = [s.box for s in draft.signs] + [t.box for t in draft.things]
-    return draft.grey is not None and bool(draft.loud) and around(draft.loud)[3] <= draft.grey.box[1]
+    if draft.grey is None or not draft.loud:
+        return False
+    return not stacked or around(draft.loud)[3] <= draft.grey.box[1]

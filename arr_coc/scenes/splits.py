@@ -3,7 +3,7 @@
 from random import Random
 from zlib import crc32
 
-from arr_coc.scenes.names import COLOURS, SIGN_WORDS, THINGS
+from arr_coc.scenes.words import COLOURS, SIGN_WORDS, THINGS
 
 SPLITS = ("train", "val", "seen", "unseen")
 
@@ -20,12 +20,10 @@ def stream(split: str, seed: int, attempt: int) -> Random:
     return Random(f"{split}/{seed}/{attempt}")
 
 
-def is_held_out_pair(colour: str, thing: str) -> bool:
-    """Whether training never draws this thing in this colour (one pair in 13)."""
-    return (4 * list(COLOURS).index(colour) + 7 * THINGS.index(thing)) % 13 == 0
-
-
-HELD_OUT_PAIRS = frozenset((c, t) for c in COLOURS for t in THINGS if is_held_out_pair(c, t))
+# Things that training never draws in that colour: one pair in 13.
+HELD_OUT_PAIRS = frozenset(
+    (colour, thing) for i, colour in enumerate(COLOURS) for k, thing in enumerate(THINGS) if (4 * i + 7 * k) % 13 == 0
+)
 
 
 def is_held_out_word(word: str) -> bool:

@@ -33,7 +33,7 @@ class Element:
     ink: RGB
     """The colour really drawn: the word's colour with a little jitter."""
     font: str
-    """Font of a text (a key of fonts.FILES), else ""."""
+    """Font of a text (a key of masks.FILES), else ""."""
     px: int
     """Font size of a text, mean of a thing's width and height, 0 for a bar."""
 
@@ -53,7 +53,7 @@ class Background:
     """A crop of a cached grey field, coloured from `low` to `high`."""
 
     kind: str
-    """A key of backgrounds.FIELDS, or "flat"."""
+    """A key of drawing.FIELDS, or "flat"."""
     offset: tuple[int, int]
     """(x, y) of the crop in the field."""
     flip: int

@@ -7,7 +7,6 @@ from arr_coc.selectors.base import (
     ARRCOCSelector,
     Selector,
     View,
-    equivalent_tokens,
     make_selector,
     read_selector,
     register,

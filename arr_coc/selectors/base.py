@@ -117,11 +117,6 @@ class Selector(nn.Module, ABC):
         return allocation
 
 
-def equivalent_tokens(kept: int, total: int, layers: int, full_layers: int) -> float:
-    """Visual tokens per decoder layer, mean over the layers: `full_layers` of them see all, the others `kept`."""
-    return (full_layers * total + (layers - full_layers) * kept) / layers
-
-
 SelectorFactory = Callable[..., Selector]
 PLAIN = "plain"  # the model itself: no selector, though it stands beside them in comparisons
 SELECTORS: dict[str, SelectorFactory] = {}

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,7 +133,7 @@ class SelectorTrainConfig:
         for field in dataclasses.fields(self):
             check_kind(field.name, getattr(self, field.name), field.default)
         check_choices(self, CHOICES)
-        for name, value in ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self)):
+        for name, value in dataclasses.asdict(self).items():
             if isinstance(value, int | float) and not (math.isfinite(value) and value >= LEAST.get(name, 0)):
                 raise ValueError(f"{name}={value}: expected {LEAST.get(name, 0)} or more")
         shares = sum(size[2] for size in self.sizes) if all(is_size(size) for size in self.sizes) else 0
@@ -181,11 +182,6 @@ class SelectorTrainConfig:
         return max(self.questions, self.cells_per_batch // (grid[0] * grid[1]))
 
 
-def read_selector_config(path: Path | None, **overrides: Any) -> SelectorTrainConfig:
-    """The config of a JSON file (None: the defaults), with `overrides` that are not None on top."""
-    return read_settings(SelectorTrainConfig, path, **overrides)
-
-
 # ---------------------------------------------------------------- any settings in a JSON file
 
 Settings = TypeVar("Settings")
@@ -230,3 +226,6 @@ def is_size(size: Any) -> bool:
 
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+read_selector_config = partial(read_settings, SelectorTrainConfig)

@@ -15,8 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from arr_coc.data.examples import Example, Examples, readable_example, scene_examples
-from arr_coc.data.files import FileExamples
+from arr_coc.data.examples import Example, Examples, FileExamples, readable_example, scene_examples
 from arr_coc.data.sources import read_source
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import ImageSizes, cut_tokens
@@ -49,12 +48,8 @@ def make_data(config: SelectorTrainConfig, owner: ARRCOCQwen, say: Callable[[str
             if config.needs_answers and sizes.nearest(height, width) != (height, width):
                 raise ValueError(f"sizes: the model's processor would resize {width}x{height} px; leave that size out")
         return Data(SceneBatches(config, encode, sizes.cell), held_scenes(config, encode, sizes.cell))
-    examples = read_source(
-        config.data,
-        max_broken=float(config.max_broken),
-        detections=Path(config.pseudo_boxes) if config.pseudo_boxes else None,
-    )
-    assert isinstance(examples, FileExamples)
+    boxes = Path(config.pseudo_boxes) if config.pseudo_boxes else None
+    examples = read_source(config.data, float(config.max_broken), boxes)
     numbers = _usable(config, examples, say)
     cut = len(numbers) - min(HELD_MOST, int(len(numbers) * HELD_SHARE))
     held = Subset(examples, numbers[cut:][: config.evaluate_questions])

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.data.examples import Box, Example
+from arr_coc.data.examples import Example
+from arr_coc.data.rows import Box
 from arr_coc.images.headers import MOST_ASPECT
 from arr_coc.qwen.processor import ImageSizes
 from arr_coc.qwen.vision import Geometry

@@ -72,8 +72,7 @@ class Team:
 
     def apart(self, learner: Any) -> AbstractContextManager[Any]:
         """Within this, gradients add up in each process without being exchanged."""
-        context: AbstractContextManager[Any] = self._accelerator.no_sync(learner)
-        return context
+        return self._accelerator.no_sync(learner)
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Each of the values, added up over processes. All must call it."""
@@ -118,9 +117,8 @@ class Learning:
         config, team, optimizer = self.config, self.team, self.made.optimizer
         rate_groups(optimizer, config, step, progress)
         before = self.made.strategy_state()
-        seeded = [
-            (_seed(config.seed, number, place), group) for number, batch in batches for place, group in enumerate(batch)
-        ]
+        placed = [(number, place, group) for number, batch in batches for place, group in enumerate(batch)]
+        seeded = [(_seed(config.seed, number, place), group) for number, place, group in placed]
         counts = [counted_rows(group, config) for _, group in seeded]
         here = {name: sum(count[name] for count in counts) for name in counts[0]}
         everywhere = dict(zip(here, team.sums(list(here.values())), strict=True))

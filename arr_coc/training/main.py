@@ -9,19 +9,16 @@
 bit for bit with `--steps` on a CPU, with what is left of the time with `--seconds`.
 """
 
-import argparse
 import contextlib
 import dataclasses
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from arr_coc.training.checkpoints import held, newest_checkpoint, resumable
-from arr_coc.training.config import SelectorTrainConfig, read_selector_config
+from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.learning import Learning, Team
 from arr_coc.training.making import make_learner
 from arr_coc.training.run import FILES, NotFinite, Places, Run, Stop
@@ -54,7 +51,9 @@ def _train(
     torch.manual_seed(config.seed)
     made = make_learner(config, places.init_from, team.device, say if team.is_main else lambda line: None)
     report = Report(places.out, say) if team.is_main else None
-    run = Run(Learning(config, team, made), places, Clock(config, launched, state["trained"]), report)
+    run = Run(
+        Learning(config, team, made), places, Clock(config.steps, config.seconds, launched, state["trained"]), report
+    )
     if resumed:
         run.restore(resumed, state)
     count = sum(parameter.numel() for parameter in made.names)
@@ -72,30 +71,3 @@ def _train(
     if stopped:
         raise KeyboardInterrupt
     return found
-
-
-def main() -> None:
-    """`python -m arr_coc.training.main`, for machines without the command line's libraries."""
-    parser = argparse.ArgumentParser(description="Train a selector.")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the adapter, metrics and checkpoints")
-    parser.add_argument("--config", type=Path, help="JSON file with settings of SelectorTrainConfig")
-    parser.add_argument("--init-from", type=Path, help="start from the adapter in this folder")
-    parser.add_argument("--stage", type=int)
-    parser.add_argument("--model", help="mini, a folder, or shape:qwen3-vl-2b")
-    parser.add_argument("--seconds", type=float, help="time budget of training, start-up included")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--strategy", help="stage 2: score, straight_through, gumbel or reinforce")
-    parser.add_argument("--workers", type=int)
-    parser.add_argument("--seed", type=int)
-    a = vars(parser.parse_args())
-    places = Places(a.pop("out"), a.pop("init_from"))
-    try:
-        train_selector(read_selector_config(a.pop("config"), **a), places, lambda line: print(line, flush=True))
-    except ValueError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()

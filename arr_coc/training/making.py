@@ -24,7 +24,7 @@ from arr_coc.selectors import ARRCOCSelector
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.memory import MemoryEstimate, Plan, describe, estimate_plan
 from arr_coc.training.step import AnswerLearner, MapLearner
-from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector, make_strategy
+from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector
 
 SHAPE = "shape:"  # models of random weights at a real shape, to see whether a run fits
 TEXT_TOKENS, ANSWER_TOKENS = 64, 32  # of a row beside the image, and of those its answer: the longest of scenes
@@ -65,18 +65,18 @@ def make_learner(
     if config.stage == 2:
         if config.checkpointing:
             enable_checkpointing(model)
-        strategy = make_strategy(config.strategy)
+        strategy = GRADIENT_STRATEGIES[config.strategy]()
         owner.config = replace(owner.config, straight_through=strategy.gated, encoding=config.encoding)
         owner.selector = StrategySelector(ARRCOCSelector(owner.layer), strategy)
         learner = AnswerLearner(owner.train(), config)
     else:
         learner = MapLearner(owner.eval(), config)
-    named = [(name, p) for name, p in owner.named_parameters() if p.requires_grad]
-    own = [p for name, p in named if name.startswith("layer.")]
-    other = [p for name, p in named if not name.startswith("layer.")]
+    names: dict[Tensor, str] = {p: name for name, p in owner.named_parameters() if p.requires_grad}
+    own = [p for p, name in names.items() if name.startswith("layer.")]
+    other = [p for p, name in names.items() if not name.startswith("layer.")]
     groups = [{"params": own, "peak": config.learning_rate}, {"params": other, "peak": config.base_rate}]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=1.0, weight_decay=config.weight_decay)
-    return Makings(owner, learner, optimizer, {p: name for name, p in named})
+    return Makings(owner, learner, optimizer, names)
 
 
 def _go_on_adapting(config: SelectorTrainConfig, model: Any, init_from: Path | None) -> None:

@@ -24,17 +24,16 @@ With checkpointing the inputs of layers are kept (s D), and one layer at a time 
 per token and word: the logits, their log-softmax, and two gradients, all but the first in fp32.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from arr_coc.attending import budget_bounds
-from arr_coc.config import SIGHTS, ARRCOCConfig, Keep, check_keep, tokens_to_keep
-from arr_coc.qwen.adapting import HOWS, LAST_LAYERS
+from arr_coc.config import tokens_to_keep
+from arr_coc.qwen.adapting import LAST_LAYERS
 from arr_coc.qwen.shapes import count_parts
 from arr_coc.qwen.vision import Geometry, glance_grid
-from arr_coc.training.config import check_choices
 
 TIERS_GB = (16, 24, 32)
 RESERVE_GB = 1.0  # of a card that torch cannot have: CUDA's own context, the display, fragmentation
@@ -59,7 +58,7 @@ class Plan:
     stage: int
     batch: int  # questions per step and process
     image_side: int  # px
-    keep: Keep  # the most that is kept: with random budgets the upper end
+    keep: float | int  # the most that is kept: with random budgets the upper end
     text_tokens: int  # of a row besides the image: template, question and answer
     dtype: torch.dtype
     checkpointing: bool
@@ -68,26 +67,10 @@ class Plan:
     gated: bool = True  # whether the answer's gradient reaches the visual tokens (straight_through, gumbel)
     answer_tokens: int = 0  # columns of a row whose logits are made; 0: all, as with labels= of the stock model
     rank: int = 16
-    dropout: float = 0.0
     accumulate: bool = False  # several batches per optimizer step: gradients wait beside the next one's activations
     questions_per_image: int = 1  # in stages 1 and 3 questions share what was seen of an image
     sight: str = "glance"
     glance_channels: int = 96
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        check_keep(self.keep)
-        choices = {"how": HOWS, "stage": (1, 2, 3), "encoding": ("sparse", "dense"), "sight": SIGHTS}
-        check_choices(self, choices)
-        if self.stage != 2 and self.how != "none":
-            raise ValueError(f"how={self.how!r} in stage {self.stage}: only stage 2 trains the model, use how='none'")
-        least = {"batch": 1, "image_side": self.geometry.cell, "text_tokens": 1, "selector_parameters": 0}
-        least |= {"answer_tokens": 0, "rank": 1, "questions_per_image": 1, "glance_channels": 1}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ValueError(f"{name}={getattr(self, name)}: expected at least {bound}")
-        if not self.dtype.is_floating_point:
-            raise ValueError(f"dtype={self.dtype}: expected a floating dtype such as torch.bfloat16")
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -105,9 +88,7 @@ class Plan:
     @property
     def kept(self) -> int:
         """Visual tokens of a row."""
-        defaults = ARRCOCConfig(hidden_dim=1)
-        wanted = tokens_to_keep(self.keep, self.cells)
-        return wanted or budget_bounds(self.cells, defaults.min_tokens, defaults.max_tokens)[1]
+        return tokens_to_keep(self.keep, self.cells) or self.cells
 
     @property
     def length(self) -> int:
@@ -159,8 +140,11 @@ def answering_moments(plan: Plan, learning: int) -> dict[str, float]:
     size, text = plan.dtype.itemsize, plan.model_config.text_config
     kept, seeing = selector_bytes(plan)
     (vision, vision_peak), (decoder, decoder_peak) = vision_saved(plan), text_saved(plan)
-    pixels = plan.batch * pixel_bytes(plan)
-    kept += plan.batch * feature_bytes(plan) + vision
+    # Of a batch: flattened patches in fp32; the visual tokens of all DeepStack levels, twice where they are gated.
+    tower = plan.model_config.vision_config
+    pixels = plan.batch * 4.0 * 3 * tower.temporal_patch_size * plan.geometry.cell**2 * plan.cells
+    levels = (1 + len(tower.deepstack_visual_indexes)) * (1 + plan.gated)
+    kept += plan.batch * levels * size * text.hidden_size * plan.kept + vision
     # A layer that is made again meets the gradients of the layers behind it; else these take the place of what it kept.
     behind = learning - (size * count_parts(plan.model_config)["vision"] if plan.how == "all" else 0)
     moments = {"textures": seeing + pixels}
@@ -181,12 +165,9 @@ def answering_moments(plan: Plan, learning: int) -> dict[str, float]:
 def largest_batch(plan: Plan, card_gb: float) -> int:
     """The largest batch whose peak fits a card of so many GB, 0 where not even one row does."""
     room = (card_gb - RESERVE_GB) * 1e9
-    low, high = 0, MOST_BATCH + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = estimate_plan(replace(plan, batch=middle)).total <= room
-        low, high = (middle, high) if fits else (low, middle)
-    return low
+    return bisect_right(
+        range(1, MOST_BATCH + 1), room, key=lambda batch: estimate_plan(replace(plan, batch=batch)).total
+    )
 
 
 def describe(found: MemoryEstimate) -> str:
@@ -246,9 +227,8 @@ def text_layer_bytes(plan: Plan, learns: str) -> float:
     if learns == "all":
         saved += s * (4 * hidden + heads + groups + wide)
     if learns == "lora":
-        shared = s == 4 and plan.dropout == 0
-        inputs = 2 * hidden + wide if shared else 5 * hidden + heads + wide
-        saved += (4 + (plan.dropout > 0)) * inputs + 4 * 7 * plan.rank  # dropout keeps a byte per value
+        inputs = 2 * hidden + wide if s == 4 else 5 * hidden + heads + wide
+        saved += 4 * (inputs + 7 * plan.rank)
     return saved
 
 
@@ -258,16 +238,8 @@ def vision_block_bytes(plan: Plan) -> float:
     saved = s * (8 * vision.hidden_size + vision.intermediate_size)
     inputs = 3 * vision.hidden_size + vision.intermediate_size
     if plan.learns == "lora":
-        return saved + (4 + (plan.dropout > 0)) * inputs + 4 * 4 * plan.rank
+        return saved + 4 * (inputs + 4 * plan.rank)
     return saved + (s * inputs if plan.learns == "all" else 0)
-
-
-def merger_bytes(plan: Plan) -> float:
-    """Saved by all patch mergers per cell; LoRA leaves them as they are."""
-    vision = plan.model_config.vision_config
-    each = 3 if plan.how == "all" else 1
-    mergers = 1 + len(vision.deepstack_visual_indexes)
-    return plan.dtype.itemsize * PATCHES * vision.hidden_size * (1 + mergers * each)
 
 
 def vision_saved(plan: Plan) -> tuple[float, float]:
@@ -279,7 +251,9 @@ def vision_saved(plan: Plan) -> tuple[float, float]:
     if plan.learns == "none":  # a pass without gradients: the pixels, and rotary embeddings in fp32 or the MLP
         return 0.0, patches * (pixels + max((24 + 5 * s) * hidden * (s < 4), s * (3 * hidden + 2 * wide)))
     block, backward = vision_block_bytes(plan), s * (2 * hidden + 2 * wide)
-    ends = merger_bytes(plan) / PATCHES + (pixels if plan.learns == "all" else 0)
+    # All patch mergers, which LoRA leaves as they are.
+    mergers = 1 + (1 + len(vision.deepstack_visual_indexes)) * (3 if plan.how == "all" else 1)
+    ends = s * hidden * mergers + (pixels if plan.learns == "all" else 0)
     if plan.checkpointing:
         return patches * (vision.depth * s * hidden + ends), patches * (block + backward)
     return patches * (vision.depth * block + ends), patches * backward
@@ -300,17 +274,6 @@ def text_saved(plan: Plan) -> tuple[float, float]:
     if plan.checkpointing:
         return tokens * (len(sizes) * s * text.hidden_size + head), tokens * (max(sizes, default=0.0) + backward)
     return tokens * (sum(sizes) + head), tokens * backward
-
-
-def pixel_bytes(plan: Plan) -> float:
-    """Of a row: flattened patches in fp32."""
-    return 4.0 * 3 * plan.model_config.vision_config.temporal_patch_size * plan.geometry.cell**2 * plan.cells
-
-
-def feature_bytes(plan: Plan) -> float:
-    """Of a row: the visual tokens of all DeepStack levels, twice where they are gated."""
-    levels = (1 + len(plan.model_config.vision_config.deepstack_visual_indexes)) * (1 + plan.gated)
-    return levels * plan.dtype.itemsize * plan.model_config.text_config.hidden_size * plan.kept
 
 
 def logit_bytes(plan: Plan) -> float:

@@ -19,18 +19,9 @@ from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.records import Judgement
 from arr_coc.selectors import ARRCOCSelector
 from arr_coc.timing import Stopwatch
+from arr_coc.training import losses
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.groups import GridGroup
-from arr_coc.training.losses import (
-    IGNORE,
-    answer_cross_entropy,
-    answers_right,
-    budget_loss,
-    distillation_loss,
-    relevance_bce,
-    relevance_mse,
-    soft_iou,
-)
 from arr_coc.training.strategies import StrategySelector, relevance_after_tensions
 
 Losses = dict[str, Tensor]
@@ -45,20 +36,21 @@ def map_losses(
     soft_RHW = relevance_after_tensions(judgement)
     wanted_RHW = judgement.maps["participatory"]
     if teacher_RHW is not None:
+        weighed = {"relevance": (config.bce, soft_RHW), "participatory": (config.participatory, wanted_RHW)}
         return {
-            "relevance": config.bce * distillation_loss(soft_RHW, teacher_RHW, weight_B=group.weight_R),
-            "participatory": config.participatory * distillation_loss(wanted_RHW, teacher_RHW, weight_B=group.weight_R),
+            name: weight * losses.distillation_loss(map_RHW, teacher_RHW, weight_B=group.weight_R)
+            for name, (weight, map_RHW) in weighed.items()
         }
     target_RHW, positive = group.targets_RHW, config.positive_weight
     standout_RHW, stands_RHW = group.standout_BHW[group.image_R], judgement.maps["perspectival"]
     room = (balance.relevance_BHW, balance.tensions_BT[:, 0], target_RHW, layer.attending)
     return {
-        "relevance": config.bce * relevance_bce(soft_RHW, target_RHW, positive, *counted),
-        "mse": config.mse * relevance_mse(soft_RHW, target_RHW, *counted),
-        "iou": config.iou * soft_iou(soft_RHW, target_RHW, *counted),
-        "participatory": config.participatory * relevance_bce(wanted_RHW, target_RHW, positive, *counted),
-        "perspectival": config.perspectival * relevance_bce(stands_RHW, standout_RHW, positive, *counted),
-        "budget": config.budget * budget_loss(*room, *counted, too_few=config.too_few),
+        "relevance": config.bce * losses.relevance_bce(soft_RHW, target_RHW, positive, *counted),
+        "mse": config.mse * losses.relevance_mse(soft_RHW, target_RHW, *counted),
+        "iou": config.iou * losses.soft_iou(soft_RHW, target_RHW, *counted),
+        "participatory": config.participatory * losses.relevance_bce(wanted_RHW, target_RHW, positive, *counted),
+        "perspectival": config.perspectival * losses.relevance_bce(stands_RHW, standout_RHW, positive, *counted),
+        "budget": config.budget * losses.budget_loss(*room, *counted, too_few=config.too_few),
     }
 
 
@@ -98,9 +90,7 @@ class MapLearner(nn.Module):
         """Losses of one group. Nothing here is drawn by chance, so `seed` and `progress` do not matter."""
         owner = self._owner[0]
         judgement = judge_group(owner, group)
-        teacher_RHW = None
-        if self.config.target == "attention":
-            teacher_RHW = teacher_attention(owner, group)
+        teacher_RHW = teacher_attention(owner, group) if self.config.target == "attention" else None
         return map_losses(judgement, group, self.layer, self.config, teacher_RHW)
 
 
@@ -120,13 +110,13 @@ class AnswerLearner(nn.Module):
         self.selector.start(seed, progress)
         prepared = self.owner.prepare(**inputs, labels=labels_RL, keep=keeps)
         # Answers end together on the right, so the last columns are all that have to be turned into words.
-        tail = int((labels_RL != IGNORE).sum(1).max()) + 1
+        tail = int((labels_RL != losses.IGNORE).sum(1).max()) + 1
         output = self.owner.model(**prepared.model_inputs(), use_cache=False, logits_to_keep=tail)
         assert prepared.compact.labels is not None
         logits, labels_RT = output.logits, prepared.compact.labels[:, -tail:]
         ((judgement, drawn),) = self.selector.take()
         assert judgement.balance.relevance_BHW.shape == group.targets_RHW.shape, "the processor changed an image's size"
-        loss_R, right_R = answer_cross_entropy(logits, labels_RT), answers_right(logits, labels_RT)
+        loss_R, right_R = losses.answer_cross_entropy(logits, labels_RT), losses.answers_right(logits, labels_RT)
         answer = self.config.answer * self.selector.strategy.answer_loss(loss_R, right_R, drawn)
         maps = map_losses(judgement, group, self.owner.layer, self.config, None)
         return {"answer": answer, **maps, "right": right_R.float().mean()}
@@ -162,7 +152,7 @@ def answered_inputs(processor: Any, group: GridGroup) -> tuple[dict[str, Any], T
         "attention_mask": _with_ends(inputs["attention_mask"], [torch.ones_like(answer) for answer in answers], 0),
         "question_mask": _with_ends(inputs["question_mask"], nothing, 0),
     }
-    labels_RL = _with_ends(torch.full_like(ids_RL, IGNORE), answers, IGNORE)
+    labels_RL = _with_ends(torch.full_like(ids_RL, losses.IGNORE), answers, losses.IGNORE)
     rows |= {name: inputs[name] for name in ("pixel_values", "image_grid_thw")}
     return {name: value.to(device) for name, value in rows.items()}, labels_RL.to(device)
 
@@ -196,7 +186,7 @@ def _attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
     with eager_attention(model):
         output = model(**inputs, output_attentions=True, logits_to_keep=1, use_cache=False)
     # The token before each answer token predicts it: its row says where that came from.
-    predicts_RL = (labels_RL != IGNORE).roll(-1, dims=1)
+    predicts_RL = (labels_RL != losses.IGNORE).roll(-1, dims=1)
     predicts_RL[:, -1] = False
     share_RL = predicts_RL / predicts_RL.sum(1, keepdim=True).clamp(min=1)
     total_RL = torch.zeros_like(share_RL)

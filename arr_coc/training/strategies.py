@@ -23,6 +23,8 @@ from arr_coc.selectors import Selector, View
 from arr_coc.timing import Stopwatch
 
 EDGE = 1e-3  # relevance closer than this to 0 or 1 counts as this close: logits stay within 6.9 of zero
+FIRST_TEMPERATURE, LAST_TEMPERATURE = 2.0, 0.2  # of the relaxed choice
+MOMENTUM = 0.9  # of the share of right answers that reinforce takes for usual
 HALVINGS = 32  # of an interval of about 100: beyond what fp32 can tell apart
 
 
@@ -132,14 +134,9 @@ class Gumbel(Strategy):
     name = "gumbel"
     gated = True
 
-    def __init__(self, first_temperature: float = 2.0, last_temperature: float = 0.2) -> None:
-        if not 0 < last_temperature <= first_temperature:
-            raise ValueError(f"temperatures {first_temperature} to {last_temperature}: expected 0 < last <= first")
-        self.first_temperature, self.last_temperature = first_temperature, last_temperature
-
     def temperature(self, progress: float) -> float:
         """Falls exponentially from the first to the last. High: smooth and biased; low: exact, and few cells learn."""
-        return float(self.first_temperature * (self.last_temperature / self.first_temperature) ** progress)
+        return float(FIRST_TEMPERATURE * (LAST_TEMPERATURE / FIRST_TEMPERATURE) ** progress)
 
     def _draw(self, draw: Draw) -> Drawn:
         noisy_BN = add_gumbel(draw.logits_BN, draw.generator)
@@ -157,10 +154,7 @@ class Reinforce(Strategy):
     name = "reinforce"
     gated = False
 
-    def __init__(self, momentum: float = 0.9, weight: float = 1.0) -> None:
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum={momentum}: expected at least 0 and below 1, such as 0.9")
-        self.momentum, self.weight = momentum, weight
+    def __init__(self) -> None:
         self.baseline, self.updates = 0.0, 0.0
 
     def _draw(self, draw: Draw) -> Drawn:
@@ -176,19 +170,16 @@ class Reinforce(Strategy):
         if drawn is None:
             return loss_B.mean()
         assert drawn.log_prob_B is not None
-        if drawn.log_prob_B.shape != loss_B.shape:
-            raise ValueError(
-                "reinforce credits one choice per answer: make batches of one grid, one image per question"
-            )
+        assert drawn.log_prob_B.shape == loss_B.shape, "one choice per answer: one grid, one image per question"
         reward_B = right_B.detach().float()
         usual, now = self.baseline, reward_B.mean().item()
         if not self.updates:
             usual = self.baseline = now
-        self.baseline = self.momentum * self.baseline + (1 - self.momentum) * now
+        self.baseline = MOMENTUM * self.baseline + (1 - MOMENTUM) * now
         self.updates += 1
         kept_B = drawn.allocation.keep_BHW.flatten(1).sum(-1)
         credit_B = (reward_B - usual) * drawn.log_prob_B / kept_B
-        return loss_B.mean() - self.weight * credit_B.mean()
+        return loss_B.mean() - credit_B.mean()
 
     def state(self) -> dict[str, float]:
         return {"baseline": self.baseline, "updates": self.updates}
@@ -201,13 +192,6 @@ class Reinforce(Strategy):
 GRADIENT_STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy for strategy in (ScoreOnly, StraightThrough, Gumbel, Reinforce)
 }
-
-
-def make_strategy(name: str) -> Strategy:
-    """A strategy with its default settings, by name."""
-    if name not in GRADIENT_STRATEGIES:
-        raise ValueError(f"strategy={name!r}: expected one of {', '.join(GRADIENT_STRATEGIES)}")
-    return GRADIENT_STRATEGIES[name]()
 
 
 # ---------------------------------------------------------------- a strategy inside a model

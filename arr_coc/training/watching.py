@@ -10,7 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from PIL import Image
@@ -29,25 +29,14 @@ TILE = 240  # px of the longer side of a picture's tiles
 CAPTION = 32  # letters of a question that fit over a tile
 
 
-class TimePlan(Protocol):
-    """What a clock needs to know of a run's settings."""
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def seconds(self) -> float: ...
-
-
 class Clock:
     """Where a run stands: by its steps, or by the time it was given."""
 
-    def __init__(self, config: TimePlan, launched: float, spent: float = 0.0) -> None:
+    def __init__(self, steps: int, seconds: float, launched: float, spent: float = 0.0) -> None:
         """`spent` are the seconds of training that an earlier part of the run, before a stop, has used."""
-        self.config, self.spent = config, spent
-        self.started = time.monotonic()
-        self.ends = launched + config.seconds - spent
-        self.shared: Any = multiprocessing.Value("d", 0.0) if config.seconds else None
+        self.steps, self.seconds, self.spent = steps, seconds, spent
+        self.started, self.ends = time.monotonic(), launched + seconds - spent
+        self.shared: Any = multiprocessing.Value("d", 0.0) if seconds else None
 
     def start(self) -> None:
         """Progress counts from here: compiling is over."""
@@ -55,8 +44,8 @@ class Clock:
 
     def progress(self, step: int) -> float:
         """0 at the first step, 1 at the end; also told to the data workers."""
-        if not self.config.seconds:
-            return step / self.config.steps
+        if not self.seconds:
+            return step / self.steps
         self.shared.value = self.trained() / max(1.0, self.spent + self.ends - self.started)
         return float(self.shared.value)
 
@@ -66,10 +55,9 @@ class Clock:
 
     def seconds_left(self, step: int, first: int) -> float:
         """Time to the end, estimated from the pace so far where the plan is in steps."""
-        if self.config.seconds:
+        if self.seconds:
             return self.ends - time.monotonic()
-        pace = (time.monotonic() - self.started) / max(1, step - first)
-        return pace * (self.config.steps - step)
+        return (time.monotonic() - self.started) / max(1, step - first) * (self.steps - step)
 
 
 class Report:
@@ -95,15 +83,8 @@ class Watcher:
     @torch.no_grad()
     def look(self, step: int) -> dict[str, Any]:
         """Mean recall at some fractions kept (None: no boxes are known), and what "auto" keeps; draws the picture."""
-        learning = self.owner.training
+        device, learning = self.owner.device, self.owner.training
         self.owner.eval()
-        try:
-            return self._look(step)
-        finally:
-            self.owner.train(learning)
-
-    def _look(self, step: int) -> dict[str, Any]:
-        device = self.owner.device
         sums, counted, auto, rows = dict.fromkeys(KEEPS, 0.0), 0, 0.0, 0
         tiles: list[tuple[str, Image.Image]] = []
         for group in self.held:
@@ -118,6 +99,7 @@ class Watcher:
             rows += len(group.examples)
             tiles += self._tiles(group, judgement, SHOWN - len(tiles) // 3)
         self._save(tiles, step)
+        self.owner.train(learning)
         recall = {keep: sums[keep] / counted for keep in KEEPS} if counted else None
         return {"recall": recall, "auto_keep": auto / max(1, rows)}
 

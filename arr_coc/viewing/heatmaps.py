@@ -124,38 +124,26 @@ def scorer_panels(image: Image.Image, selection: ImageSelection) -> Image.Image:
     A selection without the three maps (training-free, another method, or all kept) is shown by what it has, and the
     picture says what is missing.
     """
+
+    def panel(values_HW: Tensor, title: str, about: str, kept_HW: Tensor | None = None) -> Image.Image:
+        return _titled(beside(map_block(image, values_HW, kept_HW, PANEL), gap=8), title, about)
+
     scorers = {name: selection.maps[name] for name in SCORERS if name in selection.maps}
-    blocks = [_panel(image, values, name, selection.weights[name]) for name, values in scorers.items()]
+    blocks = [
+        panel(map_HW, f"{name}, weight {selection.weights[name]:.2f}", ABOUT[name]) for name, map_HW in scorers.items()
+    ]
+    cells = f"{selection.cells_kept} of {selection.tokens_total} cells"
     if selection.relevance is not None:
-        blocks.append(_relevance_panel(image, selection))
+        blocks.append(panel(selection.relevance, "relevance", f"outlined: {cells} kept", selection.mask.cpu()))
     else:
-        blocks.append(_kept_panel(image, selection))
+        seen = kept_overlay(fitted(image, PANEL), selection.mask, selection.periphery)
+        blocks.append(_titled(seen, "kept", cells))
     row = beside(blocks, gap=20)
-    parts = [row]
     if scorers:
-        parts.append(tension_bars(selection.tensions))
-    else:
-        row = padded(row, 520, 0)
-        words = f"This choice has no maps of the three scorers: {selection.reason}."
-        parts = [row, text_block(words, row.width, SMALL, ink=FAINT)]
-    return page(above(parts, gap=16))
-
-
-def _panel(image: Image.Image, values_HW: Tensor, name: str, weight: float) -> Image.Image:
-    picture, bar = map_block(image, values_HW, None, PANEL)
-    return _titled(beside([picture, bar], gap=8), f"{name}, weight {weight:.2f}", ABOUT[name])
-
-
-def _relevance_panel(image: Image.Image, selection: ImageSelection) -> Image.Image:
-    assert selection.relevance is not None
-    picture, bar = map_block(image, selection.relevance, selection.mask.cpu(), PANEL)
-    kept = f"outlined: {selection.cells_kept} of {selection.tokens_total} cells kept"
-    return _titled(beside([picture, bar], gap=8), "relevance", kept)
-
-
-def _kept_panel(image: Image.Image, selection: ImageSelection) -> Image.Image:
-    picture = kept_overlay(fitted(image, PANEL), selection.mask, selection.periphery)
-    return _titled(picture, "kept", f"{selection.cells_kept} of {selection.tokens_total} cells")
+        return page(above([row, tension_bars(selection.tensions)], gap=16))
+    row = padded(row, 520, 0)
+    words = f"This choice has no maps of the three scorers: {selection.reason}."
+    return page(above([row, text_block(words, row.width, SMALL, ink=FAINT)], gap=16))
 
 
 def _titled(block: Image.Image, title: str, about: str) -> Image.Image:

@@ -33,13 +33,6 @@ def _shares(lengths: np.ndarray) -> np.ndarray:
     return ends / ends[..., -1:]
 
 
-def cell_areas(relevance_HW: Tensor) -> np.ndarray:
-    """The area of each cell in the homunculus as a share of the picture, `[H, W]`; they sum to 1."""
-    y, x = mesh(relevance_HW)
-    widths = np.diff(x, axis=1)
-    return np.diff(y)[:, None] * (widths[:-1] + widths[1:]) / 2
-
-
 def homunculus(image: Image.Image, relevance_HW: Tensor) -> Image.Image:
     """A picture of the image's own size in which a cell takes the more room the more relevant it is."""
     y, x = mesh(relevance_HW)

@@ -7,13 +7,12 @@ python -m studies.figures.commands --check    exit with 1 if something would cha
 import inspect
 import re
 import sys
-import textwrap
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from typer.main import get_command
 
-from arr_coc.cli import chat, compare
+from arr_coc.cli import chat
 from arr_coc.cli.app import app, first_sentence, split_help
 from arr_coc.evaluation.report.pages import markdown_table
 
@@ -65,20 +64,12 @@ def more(name: str) -> str:
     extra = ""
     if name in ("ask", "compare", "env", "tune"):
         schema = f"{name}.schema.json"
-        extra = f"The document of `--json` is described by [{schema}](../../arr_coc/cli/{schema})"
-        extra += ":\n\n" if name == "compare" else ".\n\n"
+        extra = f"The document of `--json` is described by [{schema}](../../arr_coc/cli/{schema}).\n\n"
     if name == "chat":
         extra = "\n".join(["Between the questions:", "", "```text", *chat.COMMANDS.values(), "```\n\n"])
     if name == "report":
         extra = "The project's own report, with a verdict on each of its promises: `python -m studies.report`.\n\n"
-    if name == "compare":
-        extra += f"```text{document_of(compare.__doc__ or '')}```\n\n"
     return f"\n{extra}[All verbs]({INDEX})\n"
-
-
-def document_of(docstring: str) -> str:
-    """What a module's docstring says below `The JSON document:`, without its margin."""
-    return textwrap.dedent(docstring.partition("The JSON document:\n")[2])
 
 
 def with_remark(example: str) -> str:

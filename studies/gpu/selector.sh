@@ -2,7 +2,7 @@
 # Trains a selector on a GPU machine without network and leaves OUT/NAME.tar: the adapter, its metrics and pictures.
 # Needs carry/ from studies/gpu/build_carry.sh.
 #
-#   studies/gpu/selector.sh OUT NAME [options of arr_coc.training.main]
+#   studies/gpu/selector.sh OUT NAME [options of studies.selector.train]
 set -uo pipefail
 out=$1 name=$2
 shift 2
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 source studies/gpu/env.sh
 mkdir -p "$out"
 
-python3 -m arr_coc.training.main --out "$work/$name" "$@"
+python3 -m studies.selector.train --out "$work/$name" "$@"
 status=$?
 tar -cf "$out/$name.tar" -C "$work" --exclude=checkpoints "$name"
 exit $status

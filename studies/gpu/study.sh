@@ -39,7 +39,7 @@ import json, sys
 changed = {key: json.loads(value) for key, value in (pair.split("=") for pair in sys.argv[2:])}
 print(json.dumps(json.load(open(sys.argv[1])) | changed, indent=2))
 PY
-        python3 -m arr_coc.training.main --out "$folder/$turn" --config "$folder/config-$stage.json" \
+        python3 -m studies.selector.train --out "$folder/$turn" --config "$folder/config-$stage.json" \
             --seconds $((seconds[turn] * percent / 100)) --workers "$workers" --seed $((stage + turn / 2)) "${start[@]}"
         start=(--init-from "$folder/$turn")
     done
@@ -52,14 +52,14 @@ run_lane() {
         rival)
             learn studies.rival.train one selector-mini-1 916
             learn studies.rival.train three selector-mini-3 1100 --init-from "$folder/one" ;;
-        plain) learn arr_coc.training.main plain selector-mini-plain 300 --seed 1 ;;
+        plain) learn studies.selector.train plain selector-mini-plain 300 --seed 1 ;;
         sights)
-            learn arr_coc.training.main glance selector-mini-1 300 --seed 1
-            learn arr_coc.training.main stem selector-mini-stem 300 --seed 1
-            learn arr_coc.training.main textures selector-mini-textures 300 --seed 1 ;;
+            learn studies.selector.train glance selector-mini-1 300 --seed 1
+            learn studies.selector.train stem selector-mini-stem 300 --seed 1
+            learn studies.selector.train textures selector-mini-textures 300 --seed 1 ;;
         score | straight_through | gumbel | reinforce)
-            learn arr_coc.training.main "$lane" selector-mini-strategy 150 --strategy "$lane" --init-from runs/plain --seed 1 ;;
-        distil) learn arr_coc.training.main distil selector-mini-distil 140 --seed 1 ;;
+            learn studies.selector.train "$lane" selector-mini-strategy 150 --strategy "$lane" --init-from runs/plain --seed 1 ;;
+        distil) learn studies.selector.train distil selector-mini-distil 140 --seed 1 ;;
         shape)
             for stage in 1 2; do
                 python3 -m studies.selector.trial --config "configs/selector-2b-$stage.json" \

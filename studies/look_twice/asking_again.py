@@ -15,7 +15,6 @@ import torch
 
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.data import Picture, Query, batches, scene_pictures, score
-from arr_coc.evaluation.field.looking import KnownBatch, judge
 from arr_coc.qwen import ARRCOCQwen
 from studies.answering import Answerer, Row
 
@@ -94,7 +93,7 @@ def is_unsure(one: Tried, k: int) -> bool:
 def _choose(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> list[_Asked]:
     """What every question would keep, at every budget that may be wanted."""
     batch = make_batch(owner, pictures)
-    judgement, _ = judge(owner, KnownBatch(batch), owner.selector)
+    judgement, _ = batch.judge(owner.selector)
     automatic = owner.selector.automatic_budget(judgement).tolist()
     wanted = [sorted({*FIXED, *ladder(START, 2), *ladder(k, 2)}) for k in automatic]
     cells: list[dict[int, tuple[int, ...]]] = [{} for _ in automatic]

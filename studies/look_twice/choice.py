@@ -24,10 +24,8 @@ from torch import Tensor
 
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.data import Picture, batches, scene_pictures, score
-from arr_coc.evaluation.field.engine import FastEngine
-from arr_coc.evaluation.field.looking import KnownBatch, judge
+from arr_coc.evaluation.field.engines import FastEngine, PlainEngine
 from arr_coc.evaluation.field.methods import Method, build
-from arr_coc.evaluation.field.plain import PlainEngine
 from arr_coc.files import write_json
 from arr_coc.qwen.first_look import spread_over
 from arr_coc.qwen.model import ARRCOCQwen
@@ -81,14 +79,14 @@ def collect(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> list[Sample]:
     selectors = build(owner, specs.values())
     found: list[Sample] = []
     for part in batches(pictures, CELLS_AT_ONCE, owner.geometry.cell):
-        looked = KnownBatch(make_batch(owner, part))
-        evidence_RN = looked.batch.told(True)["evidence_BHW"].flatten(1)
-        judged = {g: judge(owner, looked, selectors[spec])[0] for g, spec in specs.items()}
+        looked = make_batch(owner, part)
+        evidence_RN = looked.told(True)["evidence_BHW"].flatten(1)
+        judged = {g: looked.judge(selectors[spec])[0] for g, spec in specs.items()}
         recall_RGB = torch.stack([recall_of(j.balance.relevance_BHW, evidence_RN) for j in judged.values()], dim=1)
         one = judged[1.0]
         alone = {name: recall_of(one.maps[name], evidence_RN) for name in one.maps}
         features_RF = features_of(one)
-        for row, query in enumerate(looked.batch.queries):
+        for row, query in enumerate(looked.queries):
             if evidence_RN[row].any():
                 words = frozenset(re.findall("[a-z]+", query.text.lower()))
                 knocked = {name: recall[row] for name, recall in alone.items()}
@@ -201,7 +199,7 @@ def sinks(owner: ARRCOCQwen, pictures: Sequence[Picture], keep: float) -> list[d
         planted.sinks, planted.times = count, times
         scores: list[float] = []
         for batch in parts:
-            made = engine.run(KnownBatch(batch), Method("look_twice", "sparse", keep))
+            made = engine.run(replace(batch, known={}), Method("look_twice", "sparse", keep))
             answers = zip(batch.queries, made.answers, strict=True)
             scores += [score(query.metric, given, query.answers) or 0.0 for query, given in answers]
         rows.append({"sinks": count, "times": times, "n": len(scores), "accuracy": sum(scores) / len(scores)})
@@ -214,13 +212,13 @@ def automatic(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> dict[str, Any]:
     whole, chosen, tokens = [], [], []
     families: dict[str, list[float]] = {}
     for part in batches(pictures, CELLS_AT_ONCE, owner.geometry.cell):
-        looked = KnownBatch(make_batch(owner, part))
+        looked = make_batch(owner, part)
         auto = engine.run(looked, Method("look_twice", "sparse", "auto"))
         plain = engine.run(looked, Method("plain", "dense", 1.0))
-        for row, query in enumerate(looked.batch.queries):
+        for row, query in enumerate(looked.queries):
             whole.append(score(query.metric, plain.answers[row], query.answers) or 0.0)
             chosen.append(score(query.metric, auto.answers[row], query.answers) or 0.0)
-            tokens.append(auto.tokens[row] / looked.batch.cells)
+            tokens.append(auto.tokens[row] / looked.cells)
             families.setdefault(query.family, []).append(tokens[-1])
     full, kept = sum(whole) / len(whole), sum(chosen) / len(chosen)
     shares = {family: sum(values) / len(values) for family, values in sorted(families.items())}

@@ -15,9 +15,8 @@ from typing import Any
 
 from arr_coc.evaluation.field.batch import Batch, make_batch
 from arr_coc.evaluation.field.data import Picture, batches, scene_pictures, score
-from arr_coc.evaluation.field.looking import KnownBatch, Outcome
+from arr_coc.evaluation.field.engines import Outcome, PlainEngine
 from arr_coc.evaluation.field.methods import Method, build
-from arr_coc.evaluation.field.plain import PlainEngine
 from arr_coc.files import write_json
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.selectors import PLAIN
@@ -39,14 +38,14 @@ def measure(owner: ARRCOCQwen, pictures: Sequence[Picture], keeps: Sequence[floa
     """A row per way and budget, after one for all tokens."""
     engine = PlainEngine(owner, build(owner, [SELECTOR]), MOST_TOKENS)
     cell = owner.geometry.cell
-    known = [KnownBatch(make_batch(owner, part)) for part in batches(pictures, CELLS_AT_ONCE, cell)]
+    known = [make_batch(owner, part) for part in batches(pictures, CELLS_AT_ONCE, cell)]
     plain = Method(PLAIN, "dense", 1.0)
-    yield {"way": "all tokens", "keep": 1.0} | _figures([(one.batch, engine.run(one, plain)) for one in known])
+    yield {"way": "all tokens", "keep": 1.0} | _figures([(one, engine.run(one, plain)) for one in known])
     config = owner.config
     for keep in keeps:
         for way, (encoding, periphery, context) in WAYS.items():
             owner.config = replace(config, periphery=periphery, context=context)
-            made = [(one.batch, engine.run(one, Method(SELECTOR, encoding, keep))) for one in known]
+            made = [(one, engine.run(one, Method(SELECTOR, encoding, keep))) for one in known]
             yield {"way": way, "keep": keep} | _figures(made)
     owner.config = config
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arr_coc.qwen.batched.kernels import merge, text_qkv, text_rest, vision_qkv, vision_rest
+from studies.batched.kernels import merge, text_qkv, text_rest, vision_qkv, vision_rest
 
 
 class Kernels:

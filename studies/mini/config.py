@@ -61,6 +61,12 @@ class MiniTrainConfig:
     """Another world to draw from beside the scenes: "module:name" of a `World` (`mini_data.py`); "": none."""
     world_share: float = 0.0
     """Share of rows that show the other world."""
+    several_share: float = 0.0
+    """Share of batches that show several images per row; the other world draws them."""
+    clip_share: float = 0.0
+    """Share of batches that show clips; likewise."""
+    foveated_share: float = 0.0
+    """Share of the other batches whose sparse use shows a small copy of the image before the kept cells."""
     cells_per_batch: int = 65_536
     """Visual tokens of a dense batch: 256 images at 512 px."""
     max_images: int = 384
@@ -130,6 +136,13 @@ class MiniTrainConfig:
             raise ValueError(f"practice: unknown kinds {unknown}; known are {sorted(KINDS)}")
         if bool(self.world) != (self.world_share > 0):
             raise ValueError("world and world_share: give both or neither")
+        shares = (self.several_share, self.clip_share, self.foveated_share)
+        if not all(0 <= share <= 1 for share in shares) or self.several_share + self.clip_share > 1:
+            raise ValueError(
+                "several_share, clip_share and foveated_share: each from 0 to 1, the first two at most 1 in all"
+            )
+        if (self.several_share or self.clip_share) and not self.world:
+            raise ValueError("several_share and clip_share: name the world that draws them")
         start, full = self.curriculum
         if not 0 <= start <= full <= 1:
             raise ValueError(f"curriculum: {self.curriculum} must hold 0 <= start <= full <= 1")
@@ -158,9 +171,9 @@ class MiniTrainConfig:
         level = self.final_rate + (1 - self.final_rate) * cosine
         return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps)) * level
 
-    def batch_images(self, width: int, height: int) -> int:
-        """Images per batch at this size, a multiple of 8 where there are that many."""
-        images = min(self.max_images, self.cells_per_batch // (width // CELL * (height // CELL)))
+    def batch_images(self, cells: int) -> int:
+        """Rows per batch of so many cells each, a multiple of 8 where there are that many."""
+        images = min(self.max_images, self.cells_per_batch // cells)
         return max(1, images if images < 8 else images // 8 * 8)
 
 

@@ -12,7 +12,7 @@ import resource
 import shutil
 import warnings
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -20,10 +20,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from arr_coc.config import FirstLook
+from arr_coc.qwen.periphery import periphery_grid
 from arr_coc.scenes import Question, Scene, draw_scene
 from arr_coc.scenes.draft import PLAIN, Draft, Style
-from arr_coc.scenes.fonts import load_font
 from arr_coc.scenes.making import lay_scene
+from arr_coc.scenes.masks import load_font
 from studies.cells import CELL, boxes_cells, fill_evenly
 from studies.mini.binding import binding_question
 from studies.mini.config import MiniTrainConfig
@@ -34,9 +36,14 @@ from studies.mini.packing import PackedText, pack_row
 from studies.mini.practice import practice_questions
 from studies.mini.styles import PRACTICE_FILES, PRACTICE_FONTS, practice_style
 from studies.mini.targets import CLASSES, dense_targets
+from studies.mini.view_batches import ViewBuilder, prompts, shown_form, shrink
+from studies.mini.views import Form, Grid, ShownViews, prefix_of
 from studies.turns import Turns
 
 USES = ("dense", "sparse")
+MISSED = 0.5  # share of rows beside a small copy that lack half of their evidence: the copy must help
+RATES = (2.0, 2.0, 2.0, 1.9, 1.0, 4.0)  # frames per second that the timestamps of a batch of clips tell
+BARE = 0.15  # share of batches of clips without the outer marks
 SEEDS_PER_BATCH = 4096  # scenes of batch i have the seeds from i * SEEDS_PER_BATCH on
 Batch = dict[str, torch.Tensor]
 
@@ -50,6 +57,14 @@ class World(Protocol):
 
     def said(self, question: Question, drawn: "Drawn", rng: np.random.Generator) -> Question:
         """A question about any row, its own or another world's, in this world's words."""
+        ...
+
+    def forms(self, kind: str) -> Sequence[Form]:
+        """The forms of "several" images, or of "clips"."""
+        ...
+
+    def draw_views(self, kind: str, seed: int, form: Form) -> ShownViews:
+        """Row number `seed` of several views."""
         ...
 
 
@@ -73,15 +88,22 @@ class MiniBatches(Dataset[Batch]):
     def __getitem__(self, index: int) -> Batch:
         config = self.config
         rng = np.random.default_rng([config.seed, index])
+        first = (config.seed * 1_000_003 + index) * SEEDS_PER_BATCH
+        if (
+            config.several_share + config.clip_share
+            and (way := rng.random()) < config.several_share + config.clip_share
+        ):
+            return self._views("several" if way < config.several_share else "clips", first, rng)
         progress = index * len(USES) / config.steps if self.progress is None else float(self.progress.value)
         sizes = config.sizes_at(progress)
         shares = np.array([share for _, _, share in sizes])
         width, height, _ = sizes[int(rng.choice(len(shares), p=shares / shares.sum()))]
-        images = config.batch_images(width, height)
         grid = (height // CELL, width // CELL)
+        images = config.batch_images(grid[0] * grid[1])
         budget = max(1, round(float(rng.choice(config.sparse_shares)) * grid[0] * grid[1]))
-        batch = _Builder(self.config, self.turns, images, grid, budget, self.world)
-        first = (config.seed * 1_000_003 + index) * SEEDS_PER_BATCH
+        foveated = config.foveated_share > 0 and rng.random() < config.foveated_share
+        small = periphery_grid(grid, FirstLook().grid(grid), budget) if foveated else None
+        batch = _Builder(self.config, self.turns, images, grid, budget, self.world, small)
         for row in range(images):
             sheet = rng.random() < config.sheet_share(progress, width, height)
             families = config.focus if rng.random() < config.focus_share else None
@@ -92,6 +114,21 @@ class MiniBatches(Dataset[Batch]):
             else:
                 drawn = _scene(first + row, size, crowd, families, sheet, style)
             batch.add(row, drawn, rng, config.list_share(progress))
+        return batch.tensors()
+
+    def _views(self, kind: str, first: int, rng: np.random.Generator) -> Batch:
+        """A batch of rows of several views; seeds from `first` on."""
+        config, world = self.config, self.world
+        assert world is not None
+        forms = world.forms(kind)
+        form = forms[int(rng.integers(len(forms)))]
+        if form.frames:
+            form = replace(form, fps=float(rng.choice(RATES)), bare=bool(rng.random() < BARE))
+        rows = config.batch_images(form.cells)
+        budget = max(8, round(float(rng.choice(config.sparse_shares)) * form.cells)) // 2 * 2
+        batch = ViewBuilder(form, self.turns, rows, budget, config.text_tokens, config.questions)
+        for row in range(rows):
+            batch.add(row, world.draw_views(kind, first + row, form), rng)
         return batch.tensors()
 
 
@@ -140,10 +177,14 @@ class _Builder:
         grid: tuple[int, int],
         budget: int,
         world: World | None = None,
+        small: Grid | None = None,
     ) -> None:
+        """`small` is the grid of the copy that the sparse use shows first; it is paid for by the budget."""
         height, width = grid
-        self.world = world
-        self.config, self.turns, self.grid, self.budget = config, turns, grid, budget
+        self.world, self.small = world, small
+        self.config, self.turns, self.grid = config, turns, grid
+        self.budget = budget = budget - (small[0] * small[1] if small else 0)
+        self.copies = np.empty((images, small[0] * CELL, small[1] * CELL, 3), np.uint8) if small else None
         self.images = np.empty((images, height * CELL, width * CELL, 3), np.uint8)
         self.targets = np.empty((images, height * width, CLASSES), np.uint8)
         self.cells = np.empty((images, budget), np.int64)
@@ -161,6 +202,10 @@ class _Builder:
         if not asked:
             asked, needed = _within_budget(left, self.config.questions, self.budget, self.grid)
         pack_row(self.text["sparse"], row, asked, self.turns)
+        if self.small is not None and self.copies is not None:
+            self.copies[row] = shrink(drawn.pixels, self.small)
+            if rng.random() < MISSED:
+                needed = {cell for cell in needed if rng.random() < 0.5}
         self.cells[row] = _fill(needed, self.budget, self.grid, rng)
 
     def _ordered(self, drawn: Drawn, rng: np.random.Generator, listing: float) -> list[Question]:
@@ -187,11 +232,15 @@ class _Builder:
             "targets": torch.from_numpy(self.targets),
             "cells": torch.from_numpy(self.cells),
         }
+        starts = dict.fromkeys(USES, 0)
+        if self.small is not None and self.copies is not None:
+            batch["small"] = torch.from_numpy(self.copies)
+            copied, form = self.small[0] * self.small[1], shown_form(batch)
+            whole = np.broadcast_to(np.arange(copied), (len(self.cells), copied))
+            batch |= prompts("sparse", self.turns, form, np.concatenate([whole, copied + self.cells], 1))
+            starts["sparse"] = prefix_of(self.turns, form).start
         for use, packed in self.text.items():
-            packed = packed.trimmed()
-            text = np.stack([packed.ids_BT, packed.turns_BT, packed.offsets_BT])
-            batch[f"{use}_text"] = torch.from_numpy(text)
-            batch[f"{use}_answers"] = torch.from_numpy(np.stack([packed.sources_BA, packed.labels_BA]))
+            batch |= packed.trimmed().tensors(use, starts[use])
         return batch
 
 
@@ -228,7 +277,8 @@ def batch_stream(batches: MiniBatches, first: int, last: int, pin: bool) -> Gene
     if workers:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every tensor in flight is one open file
-        one = batches.config.cells_per_batch * (CELL * CELL * 3 + CLASSES)
+        frames = 2 if batches.config.clip_share else 1  # per cell
+        one = batches.config.cells_per_batch * (frames * CELL * CELL * 3 + CLASSES)
         free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
         if free < workers * one:
             raise ValueError(

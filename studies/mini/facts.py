@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from arr_coc.scenes.draft import Draft
-from arr_coc.scenes.names import GOODS
 from arr_coc.scenes.types import Box
+from arr_coc.scenes.words import GOODS
 
 
 @dataclass(frozen=True, slots=True)

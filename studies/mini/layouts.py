@@ -7,8 +7,8 @@ these is a layout of the unseen test: there, labels head columns, and lying bars
 from arr_coc.scenes.charts import begin_chart, put_bar
 from arr_coc.scenes.documents import table_cells
 from arr_coc.scenes.draft import Bar, Draft, TableRow
-from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
+from arr_coc.scenes.masks import set_text
 from arr_coc.scenes.types import Box, Element
 
 

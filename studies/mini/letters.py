@@ -10,11 +10,11 @@ from random import Random
 
 from arr_coc.scenes.asking_texts import ask_grey_text, ask_read_sign
 from arr_coc.scenes.draft import PLAIN, Draft, Sign, Style
-from arr_coc.scenes.fonts import set_text
-from arr_coc.scenes.names import COLOURS, DAYS, GOODS, GOODS_COLUMNS, MONTHS, PEOPLE, PEOPLE_COLUMNS
+from arr_coc.scenes.masks import set_text
 from arr_coc.scenes.palette import grey_tone, jittered, readable_colours
 from arr_coc.scenes.splits import sign_word
 from arr_coc.scenes.types import RGB, Question, Scene
+from arr_coc.scenes.words import COLOURS, DAYS, GOODS, GOODS_COLUMNS, MONTHS, PEOPLE, PEOPLE_COLUMNS
 
 SPLIT = "train"
 QUESTIONS = 8

@@ -18,6 +18,7 @@ from arr_coc.config import CONFIG_FILE
 from studies.mini.tokenizer import build_tokenizer, write_tokenizer
 
 MAX_PARAMETERS = 16_000_000
+TILE = 64  # rows of the embedding come in whole tiles of the matrix units
 MAX_ANSWER = 96  # new tokens; the longest answer is a description of a full scene
 
 
@@ -27,7 +28,7 @@ def mini_config(vocabulary: dict[str, int], hidden: int = 256, layers: tuple[int
     The rotary base is 10,000 and not Qwen's 5,000,000: positions end near 150, and a larger base would leave
     most frequencies unused. The position table has 32 x 32 places, one per patch at 512 px.
     """
-    rows = -(-len(vocabulary) // 64) * 64  # whole tiles for the matrix units
+    rows = -(-len(vocabulary) // TILE) * TILE
     vision = {
         "depth": layers[0],
         "hidden_size": hidden,

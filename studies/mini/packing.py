@@ -5,13 +5,24 @@ B images, T text tokens, A answer tokens of a row.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
+import torch
 
-from arr_coc.scenes import Question
 from studies.turns import IGNORE, Turns
 
 ANSWER_TOKENS = 128  # room for the answers of one row
+
+
+class Asking(Protocol):
+    """A question of any kind."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def answer(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -48,15 +59,24 @@ class PackedText:
             self.labels_BA[:, :answers],
         )
 
+    def tensors(self, use: str, start: int = 0) -> dict[str, torch.Tensor]:
+        """The rows as a batch holds them for a use; `start` is added to the places."""
+        text = np.stack([self.ids_BT, self.turns_BT, self.offsets_BT + start])
+        answers = np.stack([self.sources_BA, self.labels_BA])
+        return {f"{use}_text": torch.from_numpy(text), f"{use}_answers": torch.from_numpy(answers)}
+
 
 def _width(used_BX: np.ndarray, multiple: int) -> int:
     return max(1, -(-int(used_BX.any(0).sum()) // multiple)) * multiple
 
 
-def pack_row(packed: PackedText, row: int, questions: Sequence[Question], turns: Turns) -> list[Question]:
+Q = TypeVar("Q", bound=Asking)
+
+
+def pack_row(packed: PackedText, row: int, questions: Sequence[Q], turns: Turns) -> list[Q]:
     """Write as many of `questions`, in order, as fit into `row`; returns those that did."""
     place = answers = 0
-    written: list[Question] = []
+    written: list[Q] = []
     for question in questions:
         ids, before = turns.answered(question.text, question.answer)
         count = len(ids) - before

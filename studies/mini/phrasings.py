@@ -1,4 +1,4 @@
-"""Further wordings for practice, by the keys of PHRASINGS. None of them is one of the world, nor of the unseen test.
+"""Further wordings for practice, by the keys of WORDINGS. None of them is one of the world, nor of the unseen test.
 
 A model that has met five wordings of a question knows five sentences; with these it has met the words in more places.
 Every word is a word of the world, so the tokenizer stays as it is.

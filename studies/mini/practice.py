@@ -34,7 +34,7 @@ def _bar_value(draft: Draft) -> Question | None:
 
 
 def _which_bar(draft: Draft) -> Question | None:
-    return texts.chart_inverse(draft, draft.rng.choice(draft.bars)) if draft.bars else None
+    return texts.chart_value(draft, draft.rng.choice(draft.bars), inverse=True) if draft.bars else None
 
 
 KINDS: dict[str, Maker] = {

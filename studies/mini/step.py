@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.qwen.batched.forward import (
+from studies.answering import patchify, turn_mask
+from studies.batched.forward import (
     GridTables,
+    PrefixCache,
     encode_vision,
     grid_tables,
     logits,
@@ -19,14 +21,16 @@ from arr_coc.qwen.batched.forward import (
     run_text,
     text_start,
 )
-from arr_coc.qwen.batched.kernels import Weights, linear
-from studies.answering import patchify, turn_mask
+from studies.batched.kernels import Weights, linear
 from studies.cells import CELL
 from studies.mini.compiled import Kernels, compile_flat
 from studies.mini.config import MiniTrainConfig
 from studies.mini.data import Batch
 from studies.mini.dense_head import new_head
+from studies.mini.seeing import ViewTables, clip_patches, encode_views, image_patches, run_views, view_tables
 from studies.mini.targets import CLASSES, FIRST_LINK
+from studies.mini.view_batches import shown_form, view_images
+from studies.mini.views import Grid
 from studies.turns import IGNORE, Turns
 
 
@@ -55,6 +59,7 @@ class Learner:
         self.label_loss = compile_flat(label_loss) if config.compile else label_loss
         self.lead = torch.tensor(turns.lead_ids, device=device)
         self._tables: dict[tuple[int, int], GridTables] = {}
+        self._view_tables: dict[tuple[Grid, ...], ViewTables] = {}
         named = [*self.model.named_parameters(), *self.head.named_parameters("dense_head")]
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in named}
         self.optimizer = torch.optim.AdamW(
@@ -67,19 +72,18 @@ class Learner:
 
     def losses(self, batch: Batch, use: str) -> Losses:
         """Losses of a batch on the device; `use` is "dense" or "sparse"."""
-        patches = patchify(batch["images"], self.dtype)
         cells = batch["cells"] if use == "sparse" else None
         targets = batch["targets"]
         if cells is not None:
             targets = targets.gather(1, cells[..., None].expand(-1, -1, targets.shape[2]))
-        seen = encode_vision(self.model, patches, self._grid(batch["images"]), cells, self.kernels)
+        look = self._look_at_views if f"{use}_prompt" in batch else self._look
+        tokens_BKD, cache, start = look(batch, use, cells)
         head = (self.head.weight, self.head.bias, self._counted[use])
-        dense = self.label_loss(seen.merged_BKD.flatten(0, 1), targets.flatten(0, 1), head, self.dtype)
-        cache = run_prefix(self.model, seen, self.lead, self.turns.end_id, self.kernels)
+        dense = self.label_loss(tokens_BKD.flatten(0, 1), targets.flatten(0, 1), head, self.dtype)
         ids_BT, turns_BT, offsets_BT = batch[f"{use}_text"].long().unbind(0)
         sources_BA, labels_BA = batch[f"{use}_answers"].long().unbind(0)
         mask = turn_mask(turns_BT, cache[0][0].shape[2])
-        positions = text_start(seen.grid, len(self.lead)) + offsets_BT
+        positions = start + offsets_BT
         hidden = run_text(self.model, ids_BT, positions, mask, cache, self.kernels)
         hidden = hidden.gather(1, sources_BA[..., None].expand(-1, -1, hidden.shape[2]))
         scores = logits(self.model, hidden, self.dtype).flatten(0, 1)
@@ -88,6 +92,31 @@ class Learner:
         answers = F.cross_entropy(scores, labels, ignore_index=IGNORE, reduction="sum") / asked
         right = (scores.argmax(-1) == labels).sum() / asked
         return Losses(answers, dense / targets.shape[:2].numel(), right)
+
+    def _look(self, batch: Batch, use: str, cells_BK: Tensor | None) -> tuple[Tensor, PrefixCache, int]:
+        """Visual tokens [B, K, D] of one image per row, what the prefix leaves, and where the text starts."""
+        patches = patchify(batch["images"], self.dtype)
+        seen = encode_vision(self.model, patches, self._grid(batch["images"]), cells_BK, self.kernels)
+        cache = run_prefix(self.model, seen, self.lead, self.turns.end_id, self.kernels)
+        return seen.merged_BKD, cache, text_start(seen.grid, len(self.lead))
+
+    def _look_at_views(self, batch: Batch, use: str, cells_BK: Tensor | None) -> tuple[Tensor, PrefixCache, int]:
+        """As `_look`, with several views per row. A small copy before the image stays whole, and has no targets."""
+        form = shown_form(batch)
+        frames = batch.get("frames")
+        images = [] if frames is not None else view_images(batch)
+        patches = image_patches(images, self.dtype) if frames is None else clip_patches(frames, self.dtype)
+        if form.grids not in self._view_tables:
+            self._view_tables[form.grids] = view_tables(self.model, form.grids, self.device)
+        small = form.grids[0][0] * form.grids[0][1] if "small" in batch else 0
+        if small and cells_BK is not None:
+            copy = torch.arange(small, device=self.device).expand(len(cells_BK), -1)
+            cells_BK = torch.cat([copy, small + cells_BK], dim=1)
+        seen = encode_views(self.model, patches, self._view_tables[form.grids], cells_BK, self.kernels)
+        prompt, slots = batch[f"{use}_prompt"].long(), batch[f"{use}_slots"].long()
+        cache = run_views(self.model, seen, prompt, slots, self.kernels)
+        # In one piece, as the tokens of other forms are: the loss would be compiled once more for a slice.
+        return seen.merged_BKD[:, small:].contiguous(), cache, 0  # the offsets of their text are positions already
 
     def step(self, batch: Batch, use: str, rate: float) -> Losses:
         """One update with learning rate `rate`; returns the losses before it."""

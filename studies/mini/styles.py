@@ -1,8 +1,8 @@
 """How scenes for practice differ from the world: further fonts, wordings and layouts, and labels on the other side."""
 
 from arr_coc.scenes.draft import Layout, Style
-from arr_coc.scenes.fonts import TRAIN_FONTS
 from arr_coc.scenes.making import LAYOUTS
+from arr_coc.scenes.masks import TRAIN_FONTS
 from studies.mini.layouts import lay_bar_list, lay_cards
 from studies.mini.phrasings import PRACTICE_PHRASINGS
 

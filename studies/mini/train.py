@@ -72,7 +72,7 @@ def _train(config: MiniTrainConfig, places: Places, say: Callable[[str], None]) 
     turns = Turns(tokenizer)
     resumed = newest_checkpoint(places.checkpoints, ("model", "head", "optimizer"))
     state: dict[str, Any] = resumable(resumed, config) if resumed else {"step": 0, "trained": 0.0}
-    step, clock = int(state["step"]), Clock(config, launched, state["trained"])
+    step, clock = int(state["step"]), Clock(config.steps, config.seconds, launched, state["trained"])
     last = 10**9 if config.seconds else -(-config.steps // len(USES))
     batches = MiniBatches(config, turns, clock.shared)
     # Workers fork here, before anything touches the GPU.
@@ -107,7 +107,7 @@ def _train(config: MiniTrainConfig, places: Places, say: Callable[[str], None]) 
         for use in USES:
             found[use] = learner.step(batch, use, config.rate(step, clock.progress(step)))
             step += 1
-            images += len(batch["images"])
+            images += len(batch["targets"])
         now = time.monotonic()
         if now - noted > config.log_every:
             pace = {"images_per_second": images / (now - noted), "starved": waited / (now - noted)}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arr_coc.evaluation.field.main import Say
-from arr_coc.evaluation.report.main import ReportOptions, Section, write_report
+from arr_coc.evaluation.report.main import Section, write_report
 from arr_coc.viewing import kept_overlay
 from studies.report.equal_time import equal_time_blocks
 from studies.report.losses import loss_blocks
@@ -44,8 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line, file=sys.stderr)
 
     try:
-        options = ReportOptions(given.results, given.out)
-        for path in write_report(options, say, sections(given.failures, say), FILES):
+        for path in write_report(given.results, given.out, say, sections(given.failures, say), FILES):
             print(path)
     except ValueError as error:
         print(error, file=sys.stderr)

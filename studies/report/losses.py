@@ -20,7 +20,6 @@ from torch import Tensor
 from arr_coc.evaluation.field.data import Picture, Query, Record, ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, Say, evaluate_field, samples_path
 from arr_coc.evaluation.field.methods import ORACLE, REFERENCE
-from arr_coc.evaluation.field.run import unpack_cells
 from arr_coc.evaluation.report.compare import at_budget
 from arr_coc.evaluation.report.pages import Block, Heading, Illustration, Table, Text, escaped
 from arr_coc.evaluation.report.results import (
@@ -39,6 +38,7 @@ from arr_coc.evaluation.report.results import (
 )
 from arr_coc.qwen.request import evidence_mask
 from arr_coc.selectors import PLAIN
+from studies.cells import unpack_cells
 
 BEHIND = 0.5  # of a score
 KEPT = 0.95  # share of the evidence's cells from which on it counts as kept
@@ -129,7 +129,7 @@ def find_losses(entries: Sequence[Entry], answers: Answers, pictures: Sequence[P
             for entry in at_budget(entries, keep)
             if entry.name != REFERENCE and (scores_Q := answers.of(entry)) is not None
         ]
-        lines = answers.ours[ours.keys[0]]
+        lines = answers.lines[ours.keys[0]]
         for place, question in enumerate(answers.questions):
             winners = tuple(entry.way for entry, scores_Q in others if scores_Q[place] - mine_Q[place] >= BEHIND)
             if winners and question in asked:

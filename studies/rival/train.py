@@ -22,7 +22,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from arr_coc.qwen.batched.forward import encode_vision, grid_tables
 from arr_coc.qwen.loading import find_adapter, load_stock, pick_device, pick_dtype
 from arr_coc.qwen.processor import load_processor
 from arr_coc.records import QuestionTokens
@@ -33,6 +32,7 @@ from arr_coc.training.losses import relevance_bce, relevance_mse, soft_iou
 from arr_coc.training.making import rate_groups
 from arr_coc.training.watching import Report
 from studies.answering import patchify
+from studies.batched.forward import encode_vision, grid_tables
 from studies.rival.selector import WEIGHTS, RivalScorer, load_rival, save_rival
 
 STATE = "checkpoint.safetensors"

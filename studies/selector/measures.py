@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from arr_coc.config import Keep
-from arr_coc.evaluation.statistics import Clustered, Figure, mean_of, ratio_of
+from arr_coc.evaluation.statistics import Clustered, Figure, compared, mean_of
 from arr_coc.layer import ARRCOCLayer
 from studies.outcomes import Outcome
 from studies.selector.selection import Chosen
@@ -21,6 +22,11 @@ UNTRAINED_SEEDS = (1, 2, 3)
 CONTROL_KEEP = 0.06  # fraction KEPT where untrained layers are compared
 IOU_CELLS = 64  # cells chosen in the test of overlap with boxes
 Part = dict[str, Any]
+
+
+def ratio_of(a: Clustered, b: Clustered) -> Figure:
+    """Mean of `a` over mean of `b`."""
+    return compared(a, b, np.divide)
 
 
 def families(items: Sequence[Any], value: Callable[[Any], float]) -> dict[str, Figure]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from arr_coc.evaluation.statistics import Clustered, mean_of
 from arr_coc.scenes import COLOURS
-from arr_coc.scenes.phrasings import HEIGHTS, MOST, PAGES, PHRASINGS, PLACES, RELATIONS, SIZES
 from arr_coc.scenes.types import Box
+from arr_coc.scenes.words import HEIGHTS, MOST, PAGES, PLACES, RELATIONS, SIZES, WORDINGS
 from studies.asked import Asked
 from studies.selector.measures import Part
 from studies.selector.selection import Chosen
@@ -23,7 +23,7 @@ from studies.selector.study import Study
 
 KEEP = 0.06  # fraction KEPT
 PAIRS = 500
-# Keys of PHRASINGS by family; a family that is not here has the key of its own name.
+# Keys of WORDINGS by family; a family that is not here has the key of its own name.
 KEYS = {
     "exists": ("exists", "exists_row"),
     "larger": ("larger", "largest"),
@@ -147,7 +147,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 def _matches(text: str, family: str) -> Iterator[tuple[int, str, str, dict[str, str]]]:
     """(characters left to slots, key, template, slots) of every training wording that fits."""
     for key in KEYS.get(family, (family,)):
-        for template in PHRASINGS[key][0]:
+        for template in WORDINGS["seen"][key]:
             found = _pattern(template).fullmatch(text)
             if found:
                 yield sum(map(len, found.groupdict().values())), key, template, found.groupdict()
@@ -165,5 +165,5 @@ def rephrase(text: str, family: str) -> list[str]:
     if parsed is None:
         return []
     key, used, slots = parsed
-    others = (other for other in PHRASINGS[key][0] if other != used and slots_of(other) <= slots.keys())
+    others = (other for other in WORDINGS["seen"][key] if other != used and slots_of(other) <= slots.keys())
     return [other.format(**slots) for other in others]

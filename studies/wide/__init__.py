@@ -1,4 +1,4 @@
-"""The wide world of mini: scenes of single images whose drawing, ground, letters, pose and capture all vary.
+"""The wide world of mini: scenes whose drawing, ground, letters, pose and capture all vary; several images, and clips.
 
     wide = make_wide(7, "train", (512, 512))
     wide.pixels                                    # uint8 [512, 512, 3]

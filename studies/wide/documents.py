@@ -6,21 +6,20 @@ its prices first.
 
 from arr_coc.scenes.documents import put_title, table_cells, title_words
 from arr_coc.scenes.draft import Draft, TableRow
-from arr_coc.scenes.fonts import set_text
 from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.names import DAYS, GOODS, PEOPLE
+from arr_coc.scenes.masks import set_text
 from arr_coc.scenes.splits import sign_word
 from arr_coc.scenes.types import RGB, Box, Element
+from arr_coc.scenes.words import DAYS, GOODS, PEOPLE
 
 _FIELDS = {"age": (5, 90), "score": (10, 99), "height": (100, 199)}
 
 
 def _sheet(draft: Draft, width: int, height: int, dark_share: float) -> tuple[Box, RGB] | None:
     """A sheet of that size where there is room, and its tone; None when there is none."""
-    at = draft.spot(width, height)
-    if at is None:
+    box = draft.spot(width, height)
+    if box is None:
         return None
-    box = (at[0], at[1], at[0] + width, at[1] + height)
     draft.taken.append(box)
     return box, draft.paper(box, dark=draft.rng.random() < dark_share)
 

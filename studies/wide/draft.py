@@ -7,11 +7,10 @@ import numpy as np
 
 from arr_coc.scenes.draft import Draft
 from arr_coc.scenes.masks import thing_mask
-from arr_coc.scenes.names import COLOURS, THINGS
 from arr_coc.scenes.palette import grey_tone, jittered, visible_colours
-from arr_coc.scenes.phrasings import WORDINGS, Wordings
 from arr_coc.scenes.splits import HELD_OUT_PAIRS
 from arr_coc.scenes.types import RGB, Background, Box, Element
+from arr_coc.scenes.words import COLOURS, THINGS, WORDINGS, Wordings
 from studies.wide.faces import LEAST_PX, text_fonts
 from studies.wide.icons import sets_of
 from studies.wide.looks import Look

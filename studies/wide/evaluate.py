@@ -9,6 +9,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,13 @@ from studies.mini.evaluation import (
     shuffled_rows,
     sparse_rows,
 )
-from studies.outcomes import by_group, summary
+from studies.outcomes import Outcome, by_group, summary
+from studies.wide.evaluate_views import view_outcomes, view_tests
 from studies.wide.held_out import AXES
 from studies.wide.making import make_wide
 
 FIRST_SEED = 9_000_000  # of the tests; training counts its own seeds, in a split of its own
-Test = tuple[str, list[Asked], Callable[[Sequence[Asked]], list[Row]]]
+Test = tuple[str, Callable[[Answerer], list[Outcome]], dict[str, list[str]]]
 
 
 def ask_wide(split: str, questions: int, size: tuple[int, int]) -> list[Asked]:
@@ -48,33 +50,46 @@ def ask_wide(split: str, questions: int, size: tuple[int, int]) -> list[Asked]:
 
 
 def tests(questions: int, side: int) -> Iterator[Test]:
-    """(name, scenes and questions, how they are shown), drawn when their turn comes."""
+    """(name, how it is answered, names to group its images by), drawn when their turn comes."""
     seen = ask_wide("seen", questions, (side, side))
-    yield "seen", seen, dense_rows
+    yield _of_images("seen", seen, dense_rows)
+    for name, rows in view_tests(questions, seen):
+        groups = {"axes": [row.group for row in rows]} if name.endswith("held_out") else {}
+        yield name, partial(view_outcomes, rows=rows), groups
     for axis in AXES:
-        yield axis, ask_wide(axis, questions, (side, side)), dense_rows
-    yield "old_seen", ask_about("seen", questions, (side, side)), dense_rows
-    yield "old_unseen", ask_about("unseen", questions, (side, side)), dense_rows
-    yield "sparse25", seen, sparse_rows
-    yield "blank", seen, blind_rows
-    yield "another_image", seen, shuffled_rows
-    yield "double_size", ask_wide("seen", max(1, questions // 4), (2 * side, 2 * side)), dense_rows
+        yield _of_images(axis, ask_wide(axis, questions, (side, side)), dense_rows)
+    yield _of_images("old_seen", ask_about("seen", questions, (side, side)), dense_rows)
+    yield _of_images("old_unseen", ask_about("unseen", questions, (side, side)), dense_rows)
+    yield _of_images("sparse25", seen, sparse_rows)
+    yield _of_images("blank", seen, blind_rows)
+    yield _of_images("another_image", seen, shuffled_rows)
+    yield _of_images("double_size", ask_wide("seen", max(1, questions // 4), (2 * side, 2 * side)), dense_rows)
+
+
+def _of_images(name: str, asked: list[Asked], make_rows: Callable[[Sequence[Asked]], list[Row]]) -> Test:
+    groups = {"layouts": [a.scene.layout for a in asked]} if name == "layouts" else {}
+    return name, partial(outcomes, asked=asked, make_rows=make_rows), groups
 
 
 def evaluate(
-    answerer: Answerer, questions: int, out: Path | None, seconds: float = 1e9, side: int = 512
+    answerer: Answerer,
+    questions: int,
+    out: Path | None,
+    seconds: float = 1e9,
+    side: int = 512,
+    only: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Accuracy with 95 % intervals, per split and family; no new split is begun after `seconds`."""
+    """Accuracy with 95 % intervals, per split and family; no new split is begun after `seconds`. `only`: (): all."""
     started, report = time.monotonic(), dict[str, Any]()
-    for name, asked, make_rows in tests(questions, side):
-        found = outcomes(answerer, asked, make_rows)
+    for name, answered, groups in tests(questions, side):
+        if only and name not in only:
+            continue
+        found = answered(answerer)
         report[name] = summary(found) | {"families": by_group(found, "family")}
-        layouts = sorted({a.scene.layout for a in asked})
-        if name == "layouts":
-            report[name]["layouts"] = {
-                layout: summary([o for o in found if asked[o.image].scene.layout == layout]) for layout in layouts
-            }
-        print(f"{name:14s} {summary(found)}", flush=True)
+        for kind, names in groups.items():
+            each = {group: [o for o in found if names[o.image] == group] for group in sorted(set(names))}
+            report[name][kind] = {group: summary(several) for group, several in each.items()}
+        print(f"{name:17s} {summary(found)}", flush=True)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps(report, indent=1) + "\n")
@@ -90,13 +105,14 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=500, help="questions per split (double size: a quarter)")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further split after this time")
+    parser.add_argument("--only", nargs="+", default=(), help="names of splits")
     parser.add_argument("--side", type=int, default=512, help="px of the images")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args()
     if a.questions < 1:
         parser.error(f"--questions {a.questions}: ask at least one")
     dtype = torch.bfloat16 if torch.device(a.device).type == "cuda" else torch.float32
-    evaluate(load_answerer(a.model, a.device, dtype), a.questions, a.out, a.seconds, a.side)
+    evaluate(load_answerer(a.model, a.device, dtype), a.questions, a.out, a.seconds, a.side, a.only)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from arr_coc.scenes.fonts import FURTHER_FILES, TRAIN_FONTS
+from arr_coc.scenes.masks import FURTHER_FILES, TRAIN_FONTS
 from studies.wide import held_out
 
 PACK = "ARR_COC_WIDE"  # environment variable: the folder of the pack

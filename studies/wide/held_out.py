@@ -11,8 +11,8 @@
 """
 
 from arr_coc.scenes.making import UNSEEN_LAYOUTS
-from arr_coc.scenes.phrasings import PHRASINGS
 from arr_coc.scenes.splits import HELD_OUT_PAIRS
+from arr_coc.scenes.words import WORDINGS as WORLD_WORDINGS
 
 AXES = ("styles", "fonts", "pairs", "wordings", "layouts")
 SPLITS = ("train", "seen", *AXES)
@@ -26,7 +26,7 @@ FONTS = (
     *("gothic", "radis", "bold-carlito"),
 )
 PAIRS = HELD_OUT_PAIRS
-WORDINGS: dict[str, tuple[str, ...]] = {key: unseen for key, (_, unseen) in PHRASINGS.items()}
+WORDINGS: dict[str, tuple[str, ...]] = dict(WORLD_WORDINGS["unseen"])
 LAYOUTS: tuple[str, ...] = tuple(UNSEEN_LAYOUTS)
 
 

@@ -6,9 +6,9 @@ from random import Random
 import numpy as np
 
 from arr_coc.scenes.draft import Layout
-from arr_coc.scenes.drawing import CLUTTER_PX, FRAME, fill
-from arr_coc.scenes.fonts import char_mask
+from arr_coc.scenes.drawing import CLUTTER_PX, fill, frame_sides
 from arr_coc.scenes.making import FAMILIES, LAYOUTS, SMALLEST, UNSEEN_LAYOUTS, ask_all
+from arr_coc.scenes.masks import char_mask
 from arr_coc.scenes.types import Mark, Question, Scene
 from studies.mini.styles import PRACTICE_LAYOUTS, practice_style
 from studies.wide.capture import capture
@@ -77,12 +77,7 @@ def draw_mark(canvas: np.ndarray, mark: Mark) -> None:
     if mark.shape == "rect":
         fill(canvas[y0:y1, x0:x1], mark.ink)
     elif mark.shape == "frame":
-        for side in (
-            (x0, y0, x1, y0 + FRAME),
-            (x0, y1 - FRAME, x1, y1),
-            (x0, y0, x0 + FRAME, y1),
-            (x1 - FRAME, y0, x1, y1),
-        ):
+        for side in frame_sides((x0, y0, x1, y1)):
             fill(canvas[side[1] : side[3], side[0] : side[2]], mark.ink)
     else:
         paint(canvas, Sprite(char_mask("sans", CLUTTER_PX, mark.shape).ink, x0, y0, mark.ink))

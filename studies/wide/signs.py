@@ -7,11 +7,11 @@ from PIL import Image, ImageDraw
 
 from arr_coc.scenes.draft import Draft, Sign
 from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.names import COLOURS
 from arr_coc.scenes.palette import grey_tone, jittered, readable_colours
 from arr_coc.scenes.signs import add_sign
 from arr_coc.scenes.splits import sign_word
 from arr_coc.scenes.types import RGB, Box, Element, Glyph
+from arr_coc.scenes.words import COLOURS
 from studies.wide.draft import WideDraft
 from studies.wide.sprites import Sprite, bent_line, box_of, rim, to_mask
 
@@ -90,13 +90,12 @@ def add_turned_sign(draft: WideDraft) -> bool:
         flat_size = max(x + m.shape[1] for _, m, x, _ in flat), max(y + m.shape[0] for _, m, _, y in flat)
         plate = plate_mask(rng.choice(FORMS), *flat_size, way[0])
         height, width = plate.shape[:2]
-    at = draft.spot(width, height, 12)
-    if at is None:
+    box = draft.spot(width, height, 12)
+    if box is None:
         return False
-    box = (at[0], at[1], at[0] + width, at[1] + height)
     tone, colour, word, ink = _inks(draft, style)
     if plate is not None and tone is not None:
-        draft.under.append(Sprite(plate, *at, tone))
+        draft.under.append(Sprite(plate, *box[:2], tone))
         draft.taken.append(box)
     element = _put_letters(draft, text, font, px, way, box, (word, ink))
     if plate is None and draft.chosen.rim is not None:

@@ -11,7 +11,7 @@ from math import cos, pi, sin
 import numpy as np
 from PIL import Image
 
-from arr_coc.scenes.fonts import FULL, char_mask, trim
+from arr_coc.scenes.masks import FULL, char_mask, trim
 from arr_coc.scenes.types import RGB, Box, around
 from studies.wide import held_out
 from studies.wide.icons import is_solid, master

@@ -4,7 +4,8 @@
 
 The folder is a whole model. Old tokens keep their numbers and rows; a new word takes the next number, and its row
 starts as that of the word it stands for ("color" as "colour"), so that much of what was learned holds for it at once.
-Weights that have room already are taken as they are.
+Words came in two lots, for wide scenes, then for clips and several images: weights that know the first lot get the
+second, and weights that know both are taken as they are.
 """
 
 import argparse
@@ -16,29 +17,44 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from studies.mini.model import MAX_PARAMETERS, copy_assets, count_parameters, mini_config, new_model
+from studies.mini.model import MAX_PARAMETERS, TILE, copy_assets, count_parameters, mini_config, new_model
 from studies.mini.shards import INDEX, export_weights
 from studies.mini.tokenizer import MAX_ENTRIES
+from studies.wide.clip_words import ORIGINS
 from studies.wide.wording import new_words
 
 EMBEDDING = "model.language_model.embed_tokens.weight"
+LOTS = (new_words, lambda: ORIGINS)  # never sorted together: old numbers must stay
 SPACE = "Ġ"  # a word with the space before it, as the tokenizer writes it
 
 
 def widen_vocabulary(vocabulary: dict[str, int]) -> tuple[dict[str, int], dict[int, int]]:
     """(the vocabulary with the new words at its end, number of each new entry -> number of the one it starts from)."""
     wider, origins = dict(vocabulary), {}
-    for word, old in sorted(new_words().items()):
-        for entry, origin in ((word, old), (SPACE + word, SPACE + old)):
-            if entry in wider:
-                continue
-            same = [wider[name] for name in (origin, SPACE + old, old) if name in wider]
-            assert same, f"{old} is no word of the world"
-            wider[entry] = max(wider.values()) + 1
-            origins[wider[entry]] = same[0]
+    for words in LOTS:
+        for word, old in sorted(words().items()):
+            for entry, origin in ((word, old), (SPACE + word, SPACE + old)):
+                if entry in wider:
+                    continue
+                same = [wider[name] for name in (origin, SPACE + old, old) if name in wider]
+                assert same, f"{old} is no word of the world"
+                wider[entry] = len(wider)
+                origins[wider[entry]] = same[0]
     if len(wider) > MAX_ENTRIES:
         raise ValueError(f"{len(wider)} entries, at most {MAX_ENTRIES} are allowed: take words out of wording.SYNONYMS")
     return wider, origins
+
+
+def known_entries(rows: int, vocabulary: dict[str, int]) -> int:
+    """How many entries weights of so many rows were trained with: those of the old world, of the wide one, or all."""
+    wider, _ = widen_vocabulary(vocabulary)
+    first = {entry for word in new_words() for entry in (word, SPACE + word)}
+    for size in (len(vocabulary), len({*vocabulary, *first}), len(wider)):
+        if -(-size // TILE) * TILE == rows:
+            return size
+    raise ValueError(
+        f"an embedding of {rows} rows fits no vocabulary of mini: give weights of mini or of its wide world"
+    )
 
 
 def widen_rows(rows_VD: Tensor, origins: dict[int, int], wanted: int) -> Tensor:
@@ -70,13 +86,16 @@ def write_start(source: Path, assets: Path, out: Path) -> int:
     """
     out.mkdir(parents=True, exist_ok=True)
     stored = json.loads((assets / "tokenizer.json").read_text())
-    vocabulary, origins = widen_vocabulary(stored["model"]["vocab"])
+    old_vocabulary = stored["model"]["vocab"]
+    vocabulary, origins = widen_vocabulary(old_vocabulary)
     stored["model"]["vocab"] = vocabulary
     model = new_model(mini_config(vocabulary), seed=0)
     weights = read_weights(source)
     wanted = model.config.text_config.vocab_size
     if len(weights[EMBEDDING]) != wanted:
-        weights[EMBEDDING] = widen_rows(weights[EMBEDDING], origins, wanted)
+        known = known_entries(len(weights[EMBEDDING]), old_vocabulary)
+        lacking = {number: origin for number, origin in origins.items() if number >= known}
+        weights[EMBEDDING] = widen_rows(weights[EMBEDDING], lacking, wanted)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     if unexpected or [name for name in missing if name != "lm_head.weight"]:
         raise ValueError(f"{source} does not fit mini: missing {missing[:3]}, unexpected {unexpected[:3]}")

@@ -7,8 +7,11 @@ import numpy as np
 
 from arr_coc.scenes.types import Question
 from studies.mini.data import SEEDS_PER_BATCH, Drawn
+from studies.mini.views import Form, ShownViews
+from studies.wide.clips import CLIP_FORMS, make_clip
 from studies.wide.draft import WideDraft
 from studies.wide.making import make_wide
+from studies.wide.several import SEVERAL_FORMS, make_several
 from studies.wide.wording import fit_chart, reworded
 
 OLD_SHARE = 0.35  # of the questions about the old world that are said in other words
@@ -38,6 +41,20 @@ class WideWorld:
         else:
             share = OLD_SHARE
         return reworded(question, Random(int(rng.integers(2**31)))) if rng.random() < share else question
+
+    def forms(self, kind: str) -> tuple[Form, ...]:
+        """The forms of "several" images, or of "clips"."""
+        return {"several": SEVERAL_FORMS, "clips": CLIP_FORMS}[kind]
+
+    def draw_views(self, kind: str, seed: int, form: Form) -> ShownViews:
+        """Row number `seed` of several views; the next one where one fails, as above."""
+        make = {"several": make_several, "clips": make_clip}[kind]
+        for attempt in range(5):
+            try:
+                return make(seed + attempt * SEEDS_PER_BATCH // 2, "train", form)
+            except Exception as error:
+                warnings.warn(f"{kind} {seed} of {form} was left out: {error!r}", stacklevel=2)
+        raise RuntimeError(f"five rows of {kind} after {seed} failed: see the warnings above")
 
 
 WIDE = WideWorld()

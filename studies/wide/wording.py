@@ -8,10 +8,11 @@ import re
 from dataclasses import replace
 from functools import cache
 from random import Random
+from typing import TypeVar
 
-from arr_coc.scenes.names import DAYS, MONTHS, PEOPLE
-from arr_coc.scenes.phrasings import world_words
 from arr_coc.scenes.types import Question
+from arr_coc.scenes.words import DAYS, MONTHS, PEOPLE, world_words
+from studies.mini.views import ViewQuestion
 
 # Spellings and synonyms by the word or words that they stand for. Each is one token after `start.py` made room for it.
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -66,6 +67,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "Tell me": ("Say", "Show me"),
     "written": ("printed",),
 }
+Q = TypeVar("Q", Question, ViewQuestion)
 _HOW_MANY = re.compile(r"How many (?P<p>.+?) (?:are there|do you see|are in the image|does the image have)\?")
 _ASKING = ("What", "Which", "How", "Is", "Do", "Does", "Can")
 _CHART_WORDS = {"line": {"bar": "point"}, "pie": {"bar": "slice", "How high": "How large"}}
@@ -118,7 +120,7 @@ def _is_free(word: str) -> bool:
     return len(word) > 1 and word.strip("?.,").isupper()
 
 
-def reworded(question: Question, rng: Random) -> Question:
+def reworded(question: Q, rng: Random) -> Q:
     """The question with other spelling, synonyms, capitals and marks; answer and evidence stay."""
     text = question.text
     if question.family == "count" and rng.random() < 0.1:

@@ -76,7 +76,7 @@ class Subject:
 
 
 def load_subject(
-    name: str, device: str | None = None, dtype: str = "auto", sights: tuple[str, ...] = ("stem",), seed: int = 0
+    name: str, device: str | None = None, dtype: str = "auto", sights: tuple[str, ...] = ("stem",)
 ) -> Subject:
     """mini, a folder, a hub id, or `shape:qwen3-vl-2b` (random weights). A checkpoint brings its own selector."""
     on = pick_device(device)
@@ -88,8 +88,8 @@ def load_subject(
     shape = name.removeprefix(SHAPE)
     if shape not in SHAPES:
         raise ValueError(f"shape {shape!r}: known shapes are {', '.join(SHAPES)}")
-    stock = build_shape(shape, on, kind, seed)
-    return Subject(name, stock, {sight: random_owner(stock, sight, seed) for sight in sights})
+    stock = build_shape(shape, on, kind, seed=0)
+    return Subject(name, stock, {sight: random_owner(stock, sight) for sight in sights})
 
 
 def forgetful(owner: ARRCOCQwen) -> ARRCOCQwen:

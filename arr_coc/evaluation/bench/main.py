@@ -1,7 +1,6 @@
 """The bench: all tokens, after the ViT, sparse; plain and over graphs; any image size, batch and budget.
 
-Rows are written as they are measured, so that
-little is lost when a run is cut off.
+Rows are written as they are measured, so that little is lost when a run is cut off.
 """
 
 import itertools
@@ -85,11 +84,7 @@ def about(subject: Subject) -> Row:
 
 def saver(path: Path, subject: Subject, before: Sequence[Row] = ()) -> Save:
     """A function that writes rows, after those of `before`, to a file as a whole document."""
-
-    def save(rows: list[Row]) -> None:
-        write_json(path, document([*before, *rows], about(subject)))
-
-    return save
+    return lambda rows: write_json(path, document([*before, *rows], about(subject)))
 
 
 def write_trace(subject: Subject, case: Case, text: int, path: Path) -> None:
@@ -114,18 +109,15 @@ def read_rows(path: Path) -> list[Row]:
     return list(json.loads(path.read_text())["rows"]) if path.is_file() else []
 
 
-def cases_of(options: Any, cell: int) -> list[Case]:
-    """Every combination of what was asked for, of images of whole cells of `cell` px."""
-    return grid_of_cases(**{name: getattr(options, name) for name in GRID}, cell=cell)
-
-
 def bench(options: Any, say: Say, cases: Sequence[Case] = ()) -> Row:
     """Run all that was asked for and return the document; `cases` are measured instead where they are given."""
     if options.text < 4:
         raise ValueError(f"{options.text} text tokens: give 4 or more")
     sights = tuple(dict.fromkeys([case.sight for case in cases] or options.sights))
     subject = load_subject(options.model, options.device, options.dtype, sights)
-    cases = cases or cases_of(options, Geometry.of(subject.stock.config.vision_config).cell)
+    if not cases:
+        cell = Geometry.of(subject.stock.config.vision_config).cell
+        cases = grid_of_cases(**{name: getattr(options, name) for name in GRID}, cell=cell)
     on_gpu = torch.device(subject.stock.device).type == "cuda"
     out = options.out or Path("out") / ("speed-gpu.json" if on_gpu else "speed-cpu.json")
     before = read_rows(out) if options.append else []

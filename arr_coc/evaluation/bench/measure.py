@@ -51,7 +51,9 @@ def watch_peak(device: torch.device) -> Iterator[Peak]:
         yield peak
         peak.total = torch.cuda.max_memory_allocated(device) / MEGABYTE
     else:
-        _reset_resident_peak()
+        switch = Path("/proc/self/clear_refs")
+        if switch.exists():
+            switch.write_text("5")  # forgets the peak so far
         before = resident("VmRSS")
         yield peak
         peak.total = resident("VmHWM")
@@ -63,12 +65,6 @@ def resident(name: str) -> float:
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:")), 0.0)
-
-
-def _reset_resident_peak() -> None:
-    switch = Path("/proc/self/clear_refs")
-    if switch.exists():
-        switch.write_text("5")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +99,6 @@ def measure_decode(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> f
 
 def describe(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> dict[str, Any]:
     """What the row is about."""
-    kept = case.tokens if case.dial == 1.0 else case.kept
-    text = inputs["input_ids"].shape[1] - case.tokens
     on_gpu = torch.device(subject.stock.device).type == "cuda"
     mode = case.mode if on_gpu or case.mode == "eager" else "own forward"  # without CUDA there is nothing to capture
     return {
@@ -112,8 +106,8 @@ def describe(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> dict[st
         "side": case.side,
         "batch": case.batch,
         "tokens": case.tokens,
-        "kept": kept,
-        "text_tokens": text,
+        "kept": case.tokens if case.dial == 1.0 else case.kept,
+        "text_tokens": inputs["input_ids"].shape[1] - case.tokens,
         "encoding": case.encoding,
         "mode": mode,
         "sight": None if case.dial == 1.0 else chooser_of(subject.owner(case)),

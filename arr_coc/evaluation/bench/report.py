@@ -4,7 +4,7 @@ A row is a dictionary as `bench.measure.measure` makes it. Matplotlib is loaded 
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ Row = dict[str, Any]
 CARDS_GB = (16, 24, 32)
 USABLE = 0.92  # of a card's memory; the rest is the driver's and what fragments
 SAME = ("model", "side", "batch", "text_tokens")  # what two rows must share to be compared
+SERIES = ("model", "batch", "text_tokens", "kept", "encoding", "mode", "sight")  # what those of a series share
 FAST = ("graphs", "own forward", "compiled")
 TWO_LOOKS = ("look_twice",)  # what looks at a small copy first
 COLOURS = {"select": "#d97706", "vision": "#2563eb", "prefill": "#64748b"}
@@ -23,10 +24,8 @@ MOST_PANELS = 4  # of the latency picture; what was measured in most ways comes 
 
 def find(rows: Iterable[Row], like: Row, encoding: str, mode: str) -> Row | None:
     """The row for the same request as `like`, served that way."""
-    for row in rows:
-        if all(row[name] == like[name] for name in SAME) and (row["encoding"], row["mode"]) == (encoding, mode):
-            return row
-    return None
+    wanted = {name: like[name] for name in SAME} | {"encoding": encoding, "mode": mode}
+    return next((row for row in rows if all(row[name] == value for name, value in wanted.items())), None)
 
 
 def all_tokens(rows: Iterable[Row], like: Row) -> Row | None:
@@ -37,13 +36,9 @@ def all_tokens(rows: Iterable[Row], like: Row) -> Row | None:
 def speed_ups(rows: Sequence[Row]) -> list[Row]:
     """Each row that keeps a part, against all tokens by the same mode, and against plain transformers."""
     made = []
-    for row in rows:
-        if row["encoding"] == "dense":
-            continue
-        same_mode = all_tokens(rows, row)
-        stock = find(rows, row, encoding="dense", mode="eager")
-        names = (*SAME, "kept", "encoding", "mode", "sight")
-        entry = {name: row[name] for name in names} | {"ttft_ms": row["ttft_ms"]}
+    for row in (row for row in rows if row["encoding"] != "dense"):
+        same_mode, stock = all_tokens(rows, row), find(rows, row, encoding="dense", mode="eager")
+        entry = {name: row[name] for name in (*SAME, "kept", "encoding", "mode", "sight", "ttft_ms")}
         entry["over_dense"] = same_mode["ttft_ms"] / row["ttft_ms"] if same_mode else None
         entry["over_transformers"] = stock["ttft_ms"] / row["ttft_ms"] if stock else None
         entry["select_share_of_dense"] = row["select_ms"] / same_mode["ttft_ms"] if same_mode else None
@@ -68,13 +63,12 @@ def decode_speed_up(rows: Sequence[Row]) -> float | None:
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
     """Least-squares slope of log y against log x; None with fewer than two different x, or a y that is not positive."""
-    usable = [(math.log(x), math.log(y)) for x, y in points if x > 0 and y > 0]
-    if len(usable) != len(points) or len({x for x, _ in usable}) < 2:
+    if any(x <= 0 or y <= 0 for x, y in points) or len({x for x, _ in points}) < 2:
         return None
-    mean_x = sum(x for x, _ in usable) / len(usable)
-    mean_y = sum(y for _, y in usable) / len(usable)
-    above = sum((x - mean_x) * (y - mean_y) for x, y in usable)
-    return above / sum((x - mean_x) ** 2 for x, _ in usable)
+    xs, ys = ([math.log(value) for value in values] for values in zip(*points, strict=True))
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    above = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    return above / sum((x - mean_x) ** 2 for x in xs)
 
 
 def growth(rows: Sequence[Row]) -> list[Row]:
@@ -82,35 +76,34 @@ def growth(rows: Sequence[Row]) -> list[Row]:
 
     Rows that keep all tokens are one series, whatever their number.
     """
+    made = []
+    for key, members in series_of(rows).items():
+        sides = [row["side"] for row in members]
+        if len(set(sides)) >= 3:
+            times = {part: [row[f"{part}_ms"] for row in members] for part in (*PARTS, "ttft")}
+            slopes = {f"{part}_slope": slope(list(zip(sides, of, strict=True))) for part, of in times.items()}
+            made.append({**dict(zip(SERIES, key, strict=True)), "sides": sorted(sides), **slopes})
+    return made
+
+
+def series_of(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows that differ in the image's side alone, by what they share."""
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        kept = None if row["encoding"] == "dense" else row["kept"]
-        key = (row["model"], row["batch"], row["text_tokens"], kept, row["encoding"], row["mode"], row["sight"])
-        series.setdefault(key, []).append(row)
-    made = []
-    for key, members in series.items():
-        if len({row["side"] for row in members}) < 3:
-            continue
-        names = ("model", "batch", "text_tokens", "kept", "encoding", "mode", "sight")
-        slopes = {
-            f"{part}_slope": slope([(row["side"], row[f"{part}_ms"]) for row in members]) for part in (*PARTS, "ttft")
-        }
-        made.append({**dict(zip(names, key, strict=True)), "sides": sorted(row["side"] for row in members), **slopes})
-    return made
+        shared = row | ({"kept": None} if row["encoding"] == "dense" else {})
+        series.setdefault(tuple(shared[name] for name in SERIES), []).append(row)
+    return series
 
 
 def break_evens(rows: Sequence[Row]) -> Row:
     """By model, path and number of looks, as `arr_coc/qwen/break_even.json` has them for a device."""
-    return {
-        model: {
-            path: {
-                looks: break_even([row for row in rows if row["model"] == model], modes, looks == "two looks")
-                for looks in ("one look", "two looks")
-            }
-            for path, modes in (("recorded", FAST[:2]), ("eager", ("eager",)))
-        }
-        for model in dict.fromkeys(row["model"] for row in rows)
-    }
+    made: Row = {}
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        for path, modes in (("recorded", FAST[:2]), ("eager", ("eager",))):
+            looks = {"one look": break_even(own, modes), "two looks": break_even(own, modes, twice=True)}
+            made.setdefault(model, {})[path] = looks
+    return made
 
 
 def break_even(rows: Sequence[Row], modes: Sequence[str] = FAST[:2], twice: bool = False) -> int | None:
@@ -124,12 +117,8 @@ def break_even(rows: Sequence[Row], modes: Sequence[str] = FAST[:2], twice: bool
         asked = row["encoding"] == "sparse" and row["mode"] in modes and (row["sight"] in TWO_LOOKS) == twice
         if asked and row["batch"] == 1 and dense:
             pays[row["tokens"]] = pays.get(row["tokens"], False) or row["wall_ttft_ms"] < dense["wall_ttft_ms"]
-    least = None
-    for tokens in sorted(pays, reverse=True):
-        if not pays[tokens]:
-            break
-        least = tokens
-    return least
+    most_lost = max((tokens for tokens in pays if not pays[tokens]), default=0)
+    return min((tokens for tokens in pays if tokens > most_lost), default=None)
 
 
 def fit(rows: Sequence[Row]) -> list[Row]:
@@ -161,12 +150,12 @@ NUMBERS = ("select_ms", "vision_ms", "prefill_ms", "ttft_ms", "spread_ms", "deco
 
 def table(rows: Sequence[Row]) -> str:
     """The rows for people: one line each, and how many times faster than all tokens by the same mode."""
-    faster = [_times(rows, row) for row in rows]
     lines = [(*HEADS, *(name.replace("_ms", " ms").replace("_", " ") for name in NUMBERS), "times faster")]
-    for row, times in zip(rows, faster, strict=True):
-        heads = tuple("-" if row[name] is None else str(row[name]) for name in HEADS)
-        numbers = tuple("-" if row.get(name) is None else f"{row[name]:,.1f}" for name in NUMBERS)
-        lines.append((*heads, *numbers, times))
+    for row in rows:
+        heads = ("-" if row[name] is None else str(row[name]) for name in HEADS)
+        numbers = ("-" if row.get(name) is None else f"{row[name]:,.1f}" for name in NUMBERS)
+        dense = all_tokens(rows, row)
+        lines.append((*heads, *numbers, f"{dense['ttft_ms'] / row['ttft_ms']:.2f}" if dense else "-"))
     return aligned(lines)
 
 
@@ -186,11 +175,6 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-def _times(rows: Sequence[Row], row: Row) -> str:
-    dense = all_tokens(rows, row)
-    return f"{dense['ttft_ms'] / row['ttft_ms']:.2f}" if dense else "-"
-
-
 # ---------------------------------------------------------------- pictures
 
 
@@ -203,12 +187,7 @@ def save_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    pictures: tuple[tuple[str, Callable[[Any, Sequence[Row]], Any]], ...] = (
-        ("latency.png", latency_bars),
-        ("speed_up.png", budget_lines),
-        ("growth.png", growth_lines),
-    )
-    for name, draw in pictures:
+    for name, draw in (("latency.png", latency_bars), ("speed_up.png", budget_lines), ("growth.png", growth_lines)):
         figure = draw(pyplot, rows)
         if figure is not None:
             figure.savefig(folder / name, dpi=110)
@@ -276,40 +255,32 @@ def budget_lines(pyplot: Any, rows: Sequence[Row]) -> Any:
         axes.plot(*zip(*sorted(points), strict=True), marker="o", linestyle=STYLES[encoding], label=name)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("visual tokens kept")
-    axes.set_ylabel("times faster to the first token than all tokens")
+    axes.set(xlabel="visual tokens kept", ylabel="times faster to the first token than all tokens")
     axes.legend(fontsize=8)
     return figure
 
 
 def growth_lines(pyplot: Any, rows: Sequence[Row]) -> Any:
     """Each part against the image's side, both logarithmic, with its slope; all tokens are dashed."""
-    drawn = []
+    members, drawn = series_of(rows), []
     for series in growth(rows):
-        if series["mode"] not in FAST:
-            continue
-        names = ("model", "batch", "text_tokens", "encoding", "mode", "sight")
-        members = [row for row in rows if all(row[name] == series[name] for name in names)]
-        members = sorted((row for row in members if series["kept"] in (None, row["kept"])), key=lambda row: row["side"])
-        for part in PARTS:
+        measured = sorted(members[tuple(series[name] for name in SERIES)], key=lambda row: row["side"])
+        what = "all tokens" if series["kept"] is None else f"{series['kept']} kept"
+        for part in PARTS if series["mode"] in FAST else ():
             rise = series[f"{part}_slope"]
             if rise is not None:
-                what = "all tokens" if series["kept"] is None else f"{series['kept']} kept"
-                points = [(row["side"], row[f"{part}_ms"]) for row in members]
                 told = f"{part}, {what}: slope {abs(rise) if abs(rise) < 0.005 else rise:.2f}"
-                drawn.append((points, part, series["encoding"], told))
+                look = {"color": COLOURS[part], "linestyle": STYLES[series["encoding"]], "label": told}
+                drawn.append(([row["side"] for row in measured], [row[f"{part}_ms"] for row in measured], look))
     if not drawn:
         return None
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    for points, part, encoding, label in drawn:
-        axes.loglog(
-            *zip(*points, strict=True), marker="o", color=COLOURS[part], linestyle=STYLES[encoding], label=label
-        )
-    sides = sorted({side for points, *_ in drawn for side, _ in points})
+    for xs, ys, look in drawn:
+        axes.loglog(xs, ys, marker="o", **look)
+    sides = sorted({side for xs, *_ in drawn for side in xs})
     axes.set_xticks(sides, [str(side) for side in sides])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("side of the image, px")
-    axes.set_ylabel("ms")
+    axes.set(xlabel="side of the image, px", ylabel="ms")
     axes.legend(fontsize=8)
     return figure

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.data.files import FileExamples, FileImage
-from arr_coc.data.sources import FORMS, read_source
+from arr_coc.data.examples import FileImage
+from arr_coc.data.sources import FORMS, parse_source, read_source
 from arr_coc.images.reader import read_image
 from arr_coc.scenes import COLOURS, Question, Scene, draw_scene, make_scene
 
@@ -97,10 +97,7 @@ def scene_pictures(
 
 
 def _scene_query(scene: Scene, question: Question) -> Query:
-    shares = tuple(
-        (x0 / scene.width, y0 / scene.height, x1 / scene.width, y1 / scene.height)
-        for x0, y0, x1, y1 in question.evidence
-    )
+    shares = tuple(_share(box, (scene.width, scene.height)) for box in question.evidence)
     metric = "f1" if question.family == DESCRIBE else "exact"
     groups = [scene.difficulty]
     if question.family in READING and is_small_text(scene, question):
@@ -112,16 +109,13 @@ def _scene_query(scene: Scene, question: Question) -> Query:
 
 def is_small_text(scene: Scene, question: Question) -> bool:
     """Whether the evidence of a question holds text, and no larger one than SMALL_TEXT_PX."""
-    held = [
-        element.px
-        for element in scene.elements
-        if element.kind == "text" and any(_touch(element.box, box) for box in question.evidence)
-    ]
+
+    def touch(a: Sequence[int], b: Sequence[int]) -> bool:
+        return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+    texts = (element for element in scene.elements if element.kind == "text")
+    held = [text.px for text in texts if any(touch(text.box, box) for box in question.evidence)]
     return bool(held) and max(held) <= SMALL_TEXT_PX
-
-
-def _touch(a: Sequence[int], b: Sequence[int]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def file_pictures(
@@ -132,7 +126,6 @@ def file_pictures(
     if metric is not None and metric not in METRICS:
         raise ValueError(f"metric {metric!r}: expected one of {', '.join(METRICS)}")
     examples = read_source(spec)
-    assert isinstance(examples, FileExamples)
     if examples.broken:
         say(f"{len(examples.broken)} broken rows were left out, first {examples.broken[0]}")
     by_image: dict[FileImage, list[Query]] = {}
@@ -141,15 +134,13 @@ def file_pictures(
         boxes = None if row.boxes is None else tuple(_share(box, row.image.size) for box in row.boxes)
         query = Query(row.question, answers, metric or METRIC_OF.get(kind, "exact"), row.family, boxes)
         by_image.setdefault(row.image, []).append(query)
-    images = list(by_image)
+    images, left = list(by_image), questions
     pictures: list[Picture] = []
-    left = questions
     for number in np.random.default_rng(seed).permutation(len(images)).tolist():
-        if left <= 0:
-            break
         image = images[number]
-        queries = tuple(by_image[image][:left])
-        pictures.append(Picture(number, image.size, partial(_read, image), queries))
+        queries = tuple(by_image[image][: max(0, left)])
+        if queries:
+            pictures.append(Picture(number, image.size, partial(_read, image), queries))
         left -= len(queries)
     return pictures
 
@@ -172,7 +163,7 @@ def read_pictures(
     if kind not in FORMS:
         raise ValueError(f"unknown dataset {spec!r}: use {', '.join(FORMS.values())}")
     if kind == "scenes":
-        read_source(spec, count=1, split="seen", size=(side, side))  # its mistakes are told as those of files are
+        parse_source(spec)  # it takes nothing behind a colon
         return scene_pictures(questions, side, seed)
     return file_pictures(spec, questions, seed, metric, say)
 
@@ -208,11 +199,6 @@ def exact(given: str, answers: Sequence[str]) -> float:
     return float(any(given.strip() == answer.strip() for answer in answers))
 
 
-def best_pair_f1(given: str, answers: Sequence[str]) -> float:
-    """The best F1 over (colour, thing) pairs."""
-    return max(pair_f1(answer, given) for answer in answers)
-
-
 def pairs(description: str) -> Counter[tuple[str, str]]:
     """The (colour, thing) pairs of a description, with how often each is named."""
     found: Counter[tuple[str, str]] = Counter()
@@ -245,13 +231,9 @@ def edit_distance(a: str, b: str) -> int:
 
 def anls(given: str, answers: Sequence[str]) -> float:
     """Normalised Levenshtein similarity to the nearest answer."""
-    return max(_similarity(_plain(given), _plain(answer)) for answer in answers)
-
-
-def _similarity(a: str, b: str) -> float:
-    longer = max(len(a), len(b))
-    similarity = 1.0 if not longer else 1 - edit_distance(a, b) / longer
-    return similarity if similarity > ANLS_LEAST else 0.0
+    pairs = ((_plain(given), _plain(answer)) for answer in answers)
+    nearest = max(1 - edit_distance(a, b) / max(len(a), len(b), 1) for a, b in pairs)
+    return nearest if nearest > ANLS_LEAST else 0.0
 
 
 def relaxed(given: str, answers: Sequence[str]) -> float:
@@ -304,11 +286,8 @@ def _plain(text: str) -> str:
 
 METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
     "exact": exact,
-    "f1": best_pair_f1,
-    "anls": anls,
-    "relaxed": relaxed,
-    "vqa": vqa,
-    "short": short,
+    "f1": lambda given, answers: max(pair_f1(answer, given) for answer in answers),
+    **{"anls": anls, "relaxed": relaxed, "vqa": vqa, "short": short},
 }
 
 

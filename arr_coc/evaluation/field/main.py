@@ -15,19 +15,10 @@ import torch
 
 from arr_coc.config import Keep
 from arr_coc.evaluation.field.data import Picture, ids_of, read_pictures
-from arr_coc.evaluation.field.engine import FastEngine
+from arr_coc.evaluation.field.engines import Engine, FastEngine, PlainEngine
 from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
-from arr_coc.evaluation.field.plain import PlainEngine
-from arr_coc.evaluation.field.run import Engine, Samples, run_field
-from arr_coc.evaluation.field.table import (
-    Row,
-    add_oracle,
-    add_tests,
-    base_row,
-    check_counts,
-    check_paired,
-    check_prompts,
-)
+from arr_coc.evaluation.field.run import Samples, run_field
+from arr_coc.evaluation.field.table import Row, add_oracle, add_tests, base_row, check_counts, check_prompts
 from arr_coc.files import fingerprint, read_json_object, write_json
 from arr_coc.qwen.loading import find_adapter, resolve
 from arr_coc.qwen.model import ARRCOCQwen
@@ -110,11 +101,9 @@ class Bench:
         self, pictures: Sequence[Picture], methods: Sequence[Method], samples: Samples, about: Row
     ) -> dict[Method, Row]:
         """Run what is missing, check that the comparison is fair, and sum it up."""
-        cell = self.owner.processor.image_processor.patch_size * self.owner.processor.image_processor.merge_size
-        run_field(self.owner, pictures, methods, self.engine_of, samples, self.cells_at_once, cell, self.options.bar)
+        run_field(self.owner, pictures, methods, self.engine_of, samples, self.cells_at_once, self.options.bar)
         questions = [name for name, _, _ in ids_of(pictures)]
         table = {method.key: samples.records[method.key] for method in methods}
-        check_paired(table, questions)
         check_prompts(table)
         records = {method: [table[method.key][name] for name in questions] for method in methods}
         rows: dict[Method, Row] = {}
@@ -133,26 +122,22 @@ class Bench:
 
 def evaluate_field(options: FieldOptions, say: Say) -> dict[str, Any]:
     """The whole table, also written to `options.out`; `say` gets a line per row."""
-    started = time.perf_counter()
-    bench = Bench(options)
-    report = read_json_object(options.out)
-    for dataset in options.datasets:
-        scenes = dataset == "scenes"
-        for side in options.sides if scenes else (None,):
-            name = dataset if scenes else _short(dataset)
-            keeps = options.keeps or KEEPS.get(side or 0, KEEPS[512])
-            methods = plan(bench.selectors, keeps, options.encodings, bench.has_plain_row)
-            pictures = read_pictures(dataset, options.questions, side or 512, options.seed, options.metric, say)
-            path = samples_path(options.out, name, side)
-            samples = Samples(path, bench.about(name, side))
-            about = {"dataset": name, "side": side}
-            rows = list(bench.rows(pictures, methods, samples, about).values())
-            kept = [r for r in report.get("rows", []) if (r["dataset"], r["side"]) != (name, side)]
-            report = {**report, "rows": [*kept, *rows], "runs": {**report.get("runs", {}), path.stem: samples.about}}
-            for row in rows:
-                say(describe(row))
-            report["seconds"] = round(time.perf_counter() - started, 1)
-            write_json(options.out, report)
+    started, bench, report = time.perf_counter(), Bench(options), read_json_object(options.out)
+    asked = [(one, side) for one in options.datasets for side in (options.sides if one == "scenes" else (None,))]
+    for dataset, side in asked:
+        name = dataset if dataset == "scenes" else _short(dataset)
+        keeps = options.keeps or KEEPS.get(side or 0, KEEPS[512])
+        methods = plan(bench.selectors, keeps, options.encodings, bench.has_plain_row)
+        pictures = read_pictures(dataset, options.questions, side or 512, options.seed, options.metric, say)
+        path = samples_path(options.out, name, side)
+        samples = Samples(path, bench.about(name, side))
+        rows = list(bench.rows(pictures, methods, samples, {"dataset": name, "side": side}).values())
+        kept = [r for r in report.get("rows", []) if (r["dataset"], r["side"]) != (name, side)]
+        report = {**report, "rows": [*kept, *rows], "runs": {**report.get("runs", {}), path.stem: samples.about}}
+        for row in rows:
+            say(describe(row))
+        report["seconds"] = round(time.perf_counter() - started, 1)
+        write_json(options.out, report)
     return report
 
 

@@ -8,22 +8,31 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from arr_coc.evaluation.field.batch import Batch, make_batch, prompt_digest
 from arr_coc.evaluation.field.data import Picture, Record, batches, found_evidence, ids_of, score
-from arr_coc.evaluation.field.looking import KnownBatch, Outcome
+from arr_coc.evaluation.field.engines import Engine, Outcome
 from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen.model import ARRCOCQwen
 
+Answered = dict[str, dict[str, Record]]  # per method, per question
 
-class Engine(Protocol):
-    """Answers a batch with a method."""
 
-    def run(self, looked: KnownBatch, method: Method) -> Outcome: ...
+def read_samples(path: Path, then: str) -> tuple[dict[str, Any], Answered, int]:
+    """What was asked of which model, the answers, and where the last whole line ends; `then` says what else to do."""
+    whole = path.read_bytes()
+    end, records = whole.rfind(b"\n") + 1, dict[str, dict[str, Record]]()  # a last line may be cut short by a kill
+    try:
+        first, *lines = (json.loads(line) for line in whole[:end].splitlines())
+        for record in lines:
+            records.setdefault(record["method"], {})[record["question"]] = record
+        return first["about"], records, end
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path}: not a file of samples ({error}); {then}") from None
 
 
 class Samples:
@@ -31,7 +40,7 @@ class Samples:
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.about = path, about
-        self.records: dict[str, dict[str, Record]] = {}  # per method, per question
+        self.records: Answered = {}
         if path.is_file() and path.stat().st_size:
             self._read()
         else:
@@ -40,23 +49,14 @@ class Samples:
 
     def _read(self) -> None:
         """What an earlier run left; a last line that was cut is taken off the file."""
-        whole = self.path.read_bytes()
-        end = whole.rfind(b"\n") + 1
-        try:
-            lines = [json.loads(line) for line in whole[:end].splitlines()]
-            header = lines[0]["about"]
-        except (ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{self.path}: not a file of samples ({error}); move it away to start anew") from None
+        header, self.records, end = read_samples(self.path, "move it away to start anew")
         different = [key for key in {*header, *self.about} if header.get(key) != self.about.get(key)]
         if different:
             raise ValueError(
                 f"{self.path} was made with another {', '.join(sorted(different))}: give another --out, or move it away"
             )
-        if end < len(whole):
-            with self.path.open("r+b") as file:
-                file.truncate(end)
-        for record in lines[1:]:
-            self.records.setdefault(record["method"], {})[record["question"]] = record
+        with self.path.open("r+b") as file:
+            file.truncate(end)
 
     def has(self, method: Method, ids: Sequence[str]) -> bool:
         """Whether a unit is there as a whole."""
@@ -79,14 +79,13 @@ def run_field(
     engine_of: Callable[[Method], Engine],
     samples: Samples,
     cells: int,
-    cell: int,
     bar: bool = True,
 ) -> None:
-    """Fill `samples` with every method's answers; what is there already is not run again.
+    """Fill `samples` with every method's answers, so many cells at once; what is there already is not run again.
 
     On a terminal a bar, if wanted, shows the answers and the time left.
     """
-    parts = list(batches(pictures, cells, cell))
+    parts = list(batches(pictures, cells, owner.geometry.cell))
     total = len(methods) * sum(len(ids_of(part)) for part in parts)
     warm = False
     hidden = None if bar else True  # None: where nobody sees it
@@ -98,10 +97,10 @@ def run_field(
             if waiting and not warm:
                 _warm_up(owner, part, waiting, engine_of)
                 warm = True
-            looked = KnownBatch(make_batch(owner, part)) if waiting else None
+            batch = make_batch(owner, part) if waiting else None
             for method in waiting:
-                assert looked is not None
-                samples.add(unit(owner, looked, method, engine_of(method)))
+                assert batch is not None
+                samples.add(unit(batch, method, engine_of(method)))
                 shown.update(len(ids))
 
 
@@ -110,32 +109,26 @@ def _warm_up(
 ) -> None:
     """One question for every selector and encoding, not counted: the first call of anything is slow."""
     first = {(method.selector, method.encoding): method for method in reversed(methods)}
-    looked = KnownBatch(make_batch(owner, [replace(part[0], queries=part[0].queries[:1])]))
+    batch = make_batch(owner, [replace(part[0], queries=part[0].queries[:1])])
     for method in first.values():
-        engine_of(method).run(looked, method)
+        engine_of(method).run(batch, method)
 
 
-def unit(owner: ARRCOCQwen, looked: KnownBatch, method: Method, engine: Engine) -> list[Record]:
+def unit(batch: Batch, method: Method, engine: Engine) -> list[Record]:
     """The lines of one method on one batch."""
-    on_gpu = owner.device.type == "cuda"
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats(owner.device)
-    made = engine.run(looked, method)
-    memory = None
-    if on_gpu:
+    device = batch.owner.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    made, memory = engine.run(batch, method), None
+    if device.type == "cuda":
         # Dense methods share what the ViT made: each is charged with its peak.
-        shared = looked.features_bytes if method.encoding == "dense" else 0
-        memory = round(max(shared, torch.cuda.max_memory_allocated(owner.device)) / 2**20, 1)
-    tokenizer = owner.processor.tokenizer
-    time_ms = {part: round(ms, 3) for part, ms in made.time_ms.items()}
-    return [
-        _line(looked.batch, row, method, made, prompt_digest(made.prompts[row], tokenizer))
-        | {"time_ms": time_ms, "memory_mb": memory}
-        for row in range(looked.batch.rows)
-    ]
+        shared = batch.features_bytes if method.encoding == "dense" else 0
+        memory = round(max(shared, torch.cuda.max_memory_allocated(device)) / 2**20, 1)
+    cost = {"time_ms": {part: round(ms, 3) for part, ms in made.time_ms.items()}, "memory_mb": memory}
+    return [_line(batch, row, method, made) | cost for row in range(batch.rows)]
 
 
-def _line(batch: Batch, row: int, method: Method, made: Outcome, prompt: str) -> Record:
+def _line(batch: Batch, row: int, method: Method, made: Outcome) -> Record:
     query, given = batch.queries[row], made.answers[row].strip()
     known = query.boxes is not None
     recall, precision = found_evidence(set(made.kept[row]), batch.evidence_R[row]) if known else (None, None)
@@ -155,16 +148,10 @@ def _line(batch: Batch, row: int, method: Method, made: Outcome, prompt: str) ->
         "cells": pack_cells(made.kept[row], batch.cells),
         "recall": recall,
         "precision": precision,
-        "prompt": prompt,
+        "prompt": prompt_digest(made.prompts[row], batch.owner.processor.tokenizer),
     }
 
 
 def pack_cells(kept: Sequence[int], total: int) -> str:
     """Kept cells as hexadecimal digits: bit n is cell n."""
     return f"{sum(1 << cell for cell in kept):0{-(-total // 4)}x}"
-
-
-def unpack_cells(text: str) -> list[int]:
-    """The cells of `pack_cells`."""
-    bits = int(text, 16)
-    return [cell for cell in range(bits.bit_length()) if bits >> cell & 1]

@@ -29,10 +29,8 @@ def check_counts(method: Method, records: Sequence[Record], resizes: bool) -> No
     found = float(np.mean([record["tokens"] for record in records]))
     allowed = max(OFF_BY, OFF_BY_RESIZED * wanted) if resizes else OFF_BY
     if abs(found - wanted) > allowed:
-        raise ValueError(
-            f"method silently off: {method.key} kept {found:.1f} tokens in the mean where {wanted:.1f} were asked for; "
-            "its selector or the processor's limits of size must be mended"
-        )
+        off = f"{method.key} kept {found:.1f} tokens in the mean where {wanted:.1f} were asked for"
+        raise ValueError(f"method silently off: {off}; its selector or the processor's limits of size must be mended")
 
 
 def check_prompts(table: Table) -> None:
@@ -42,18 +40,8 @@ def check_prompts(table: Table) -> None:
         for question, record in records.items():
             other, prompt = first.setdefault(question, (method, record["prompt"]))
             if prompt != record["prompt"]:
-                raise ValueError(
-                    f"prompts differ: question {question} reached {method} in other bytes than {other}; "
-                    "methods must be given one template"
-                )
-
-
-def check_paired(table: Table, questions: Sequence[str]) -> None:
-    """ValueError where a method has not answered every question."""
-    for method, records in table.items():
-        missing = [question for question in questions if question not in records]
-        if missing:
-            raise ValueError(f"{method} has no answer to {len(missing)} questions, first {missing[0]}: run it again")
+                differ = f"question {question} reached {method} in other bytes than {other}"
+                raise ValueError(f"prompts differ: {differ}; methods must be given one template")
 
 
 def sample_of(records: Sequence[Record], key: str) -> Clustered:
@@ -111,23 +99,19 @@ def add_tests(rows: Mapping[Method, Row], records: Mapping[Method, Sequence[Reco
 
     All comparisons of the table are corrected together. A gain is this row's accuracy less ARR-COC's.
     """
-    references = {method: reference_of(method, list(rows)) for method in rows}
-    compared: list[Method] = []
-    columns: list[np.ndarray] = []
+    columns: dict[Method, np.ndarray] = {}
     images = np.empty(0)
-    for method, reference in references.items():
-        rows[method] |= {"p_vs_arr_coc": None, "gain_vs_arr_coc": None, "against": None}
-        if reference is None or reference == method or rows[method]["accuracy"] is None:
+    for method, row in rows.items():
+        row |= {"p_vs_arr_coc": None, "gain_vs_arr_coc": None, "against": None}
+        reference = reference_of(method, list(rows))
+        if reference is None or reference == method or row["accuracy"] is None:
             continue
         mine, theirs = (sample_of(records[one], "score") for one in (method, reference))
-        rows[method]["gain_vs_arr_coc"] = difference_of(mine, theirs)
-        rows[method]["against"] = reference.key
-        compared.append(method)
-        columns.append(mine.values - theirs.values)
-        images = mine.images
-    if compared:
-        for method, p in zip(compared, holm(flip_p(np.stack(columns, 1), images).tolist()), strict=True):
-            rows[method]["p_vs_arr_coc"] = round(p, 6)
+        row |= {"gain_vs_arr_coc": difference_of(mine, theirs), "against": reference.key}
+        columns[method], images = mine.values - theirs.values, mine.images
+    found = flip_p(np.stack(list(columns.values()), 1), images).tolist() if columns else []
+    for method, p in zip(columns, holm(found), strict=True):
+        rows[method]["p_vs_arr_coc"] = round(p, 6)
 
 
 def add_oracle(rows: Mapping[Method, Row]) -> None:

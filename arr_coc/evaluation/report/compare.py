@@ -4,44 +4,24 @@ A win is a paired test over images with p < 0.01 after Holm's correction for all
 only the table's own tests against ARR-COC are known. M methods, Q questions.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
 from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.field.methods import REFERENCE
-from arr_coc.evaluation.report.pages import (
-    BAD,
-    GOOD,
-    Block,
-    Cell,
-    Heading,
-    Table,
-    Text,
-)
-from arr_coc.evaluation.report.results import (
-    NAMES,
-    Answers,
-    Entry,
-    Keep,
-    Measured,
-    Names,
-    Place,
-    Way,
-    budgets_of,
-    places_of,
-    plain_of,
-)
+from arr_coc.evaluation.report.pages import BAD, GOOD, Block, Cell, Heading, Table, Text
+from arr_coc.evaluation.report.results import NAMES, Answers, Entry, Keep, Measured, Names, Way, budgets_of, plain_of
 from arr_coc.evaluation.statistics import flip_p, holm
 from arr_coc.selectors import PLAIN
 
 SURE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(NamedTuple):
     """Of one method against another."""
 
     wins: int = 0
@@ -97,15 +77,14 @@ def signs_from_rows(members: Sequence[Entry]) -> dict[tuple[Way, Way], int]:
     return found
 
 
-def win_matrix(entries: Sequence[Entry], answers: Mapping[Place, Answers]) -> Matrix:
+def win_matrix(measured: Measured) -> Matrix:
     """Both directions of every pair that was compared, over all places and budgets."""
     matrix: Matrix = {}
-    for place in places_of(entries):
-        here = [entry for entry in entries if entry.place == place]
+    for place, here in measured.places.items():
         for keep in budgets_of(here):
-            members = at_budget(here, keep)
-            known = signs_from_answers(members, answers[place]) if place in answers else signs_from_rows(members)
-            for (first, second), sign in known.items():
+            members, known = at_budget(here, keep), measured.answers.get(place)
+            signs = signs_from_rows(members) if known is None else signs_from_answers(members, known)
+            for (first, second), sign in signs.items():
                 matrix[first, second] = matrix.get((first, second), Tally()).plus(sign)
                 matrix[second, first] = matrix.get((second, first), Tally()).plus(-sign)
     return matrix
@@ -118,10 +97,9 @@ def matrix_table(matrix: Matrix, names: Names) -> Table:
     columns = [way for way in ways if met[way] > 1] or ways  # who met one other only is seen in that one's column
     rows: list[list[Cell | str]] = []
     for number, row in enumerate(ways, start=1):
-        tallies = [tally for pair, tally in matrix.items() if pair[0] == row]
-        total = "/".join(str(sum(getattr(one, kind) for one in tallies)) for kind in ("wins", "ties", "losses"))
+        total = Tally(*map(sum, zip(*(tally for pair, tally in matrix.items() if pair[0] == row), strict=True)))
         cells = [_tally_cell(matrix.get((row, column)), row == column) for column in columns]
-        rows.append([f"{names[row]} ({number})", *cells, total])
+        rows.append([f"{names[row]} ({number})", *cells, "/".join(map(str, total))])
     heads = ("method", *(str(ways.index(way) + 1) for way in columns), "all")
     return Table.of(heads, rows, ours=NAMES[REFERENCE])
 
@@ -130,10 +108,7 @@ def _tally_cell(tally: Tally | None, itself: bool) -> Cell:
     if tally is None:
         return Cell("·" if itself else "")
     tone = GOOD if tally.wins > tally.losses else (BAD if tally.wins < tally.losses else "")
-    return Cell(f"{tally.wins}/{tally.ties}/{tally.losses}", tone)
-
-
-# ---------------------------------------------------------------- on the page
+    return Cell("/".join(map(str, tally)), tone)
 
 
 def compared_blocks(measured: Measured, say: Say) -> list[Block]:
@@ -149,4 +124,4 @@ def compared_blocks(measured: Measured, say: Say) -> list[Block]:
     if measured.notes:
         why = "; ".join(measured.notes)
         blocks.append(Text(f"{why}: there, only the table's own tests against ARR-COC are known."))
-    return [*blocks, matrix_table(win_matrix(measured.entries, measured.answers), measured.names)]
+    return [*blocks, matrix_table(win_matrix(measured), measured.names)]

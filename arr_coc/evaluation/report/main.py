@@ -12,56 +12,16 @@ from arr_coc.evaluation.field.data import MANY, SMALL_TEXT
 from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.field.methods import REFERENCE
 from arr_coc.evaluation.field.table import PARTS
+from arr_coc.evaluation.report import pages, results
 from arr_coc.evaluation.report.compare import at_budget, compared_blocks
-from arr_coc.evaluation.report.pages import (
-    BAD,
-    EVEN,
-    GOOD,
-    NONE,
-    Block,
-    Cell,
-    Fold,
-    Heading,
-    Table,
-    Text,
-    pictures_of,
-    probability,
-    share,
-    signed,
-    to_html,
-    to_markdown,
-)
+from arr_coc.evaluation.report.pages import BAD, EVEN, GOOD, NONE, Block, Cell, Fold, Heading, Table, Text, share
 from arr_coc.evaluation.report.plots import pareto
-from arr_coc.evaluation.report.results import (
-    FIELD,
-    FILES,
-    NAMES,
-    Entry,
-    Keep,
-    KnownFile,
-    Measured,
-    Names,
-    Place,
-    Results,
-    budget_label,
-    budgets_of,
-    ours_of,
-    plain_of,
-    read_results,
-)
+from arr_coc.evaluation.report.results import FIELD, FILES, NAMES, Entry, Keep, KnownFile, Measured, Names, Place
 
 TITLE = "ARR-COC against the field"
 PAGES, OWN_PICTURES = ("report.html", "report.md"), ("pareto-*.png", "failure-*.jpg")
 NEAR = 0.01  # accuracies that are less apart are called even
 GROUPS = {"hard": "hard scenes", "plain": "plain scenes", SMALL_TEXT: SMALL_TEXT, MANY: MANY}  # not families
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """From where, to where."""
-
-    results: Path = Path("results")
-    out: Path = Path("docs/report")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +33,27 @@ class Section:
 
 
 def write_report(
-    options: ReportOptions,
-    say: Say,
-    extra_sections: Sequence[Section] = (),
-    files: Mapping[str, KnownFile] = FILES,
+    folder: Path, out: Path, say: Say, extra: Sequence[Section] = (), files: Mapping[str, KnownFile] = FILES
 ) -> list[Path]:
-    """Write both pages and the pictures of the Markdown one; returns the pages.
+    """Write both pages and the pictures of the Markdown one to `out`; returns the pages.
 
-    `say` gets a line about each long step; `files` are those that are read of the folder.
+    `say` gets a line about each long step; `files` are those that are read of the folder of results.
     """
-    blocks = page(read_results(options.results, files), say, extra_sections)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for old in (path for pattern in OWN_PICTURES for path in sorted(options.out.glob(pattern))):
+    blocks = page(Measured.of(results.read_results(folder, files)), say, extra)
+    out.mkdir(parents=True, exist_ok=True)
+    for old in (path for pattern in OWN_PICTURES for path in sorted(out.glob(pattern))):
         old.unlink()  # of an earlier report, which may have had more of them
-    for picture in pictures_of(blocks):
-        (options.out / picture.name).write_bytes(picture.data)
-        if picture.dark is not None:
-            (options.out / picture.dark_name).write_bytes(picture.dark)
-    paths = [options.out / name for name in PAGES]
-    for path, text in zip(paths, (to_html(blocks), to_markdown(blocks)), strict=True):
+    for name, data in (file for picture in pages.pictures_of(blocks) for file in picture.files().items()):
+        (out / name).write_bytes(data)
+    paths = [out / name for name in PAGES]
+    for path, text in zip(paths, (pages.to_html(blocks), pages.to_markdown(blocks)), strict=True):
         path.write_text(text, encoding="utf-8")
     return paths
 
 
-def page(results: Results, say: Say, extra: Sequence[Section] = ()) -> list[Block]:
+def page(measured: Measured, say: Say, extra: Sequence[Section] = ()) -> list[Block]:
     """All that the page says."""
-    measured = Measured.of(results)
-    say(f"{len(measured.entries)} rows of the field in {results.folder}")
+    say(f"{len(measured.entries)} rows of the field in {measured.results.folder}")
     parts: dict[str, Callable[[Measured], list[Block]]] = {
         "opening": _opening_blocks,
         "plots": _plot_blocks,
@@ -163,9 +117,9 @@ def _table_blocks(measured: Measured) -> list[Block]:
 def budget_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[Block]:
     """A table per budget of one place."""
     blocks: list[Block] = [Heading(place.label, 3)]
-    for number, keep in enumerate(budgets_of(entries)):
+    for number, keep in enumerate(results.budgets_of(entries)):
         members = at_budget(entries, keep)
-        title = f"{budget_label(keep, members[0].total)} kept, {members[0].questions:,} questions"
+        title = f"{results.budget_label(keep, members[0].total)} kept, {members[0].questions:,} questions"
         table = method_table(members, names)
         # The first stands open, so that a reader sees what the others hold.
         blocks += [Text(f"**{title}**"), table] if not number else [Fold(title, (table,))]
@@ -184,8 +138,8 @@ def method_table(entries: Sequence[Entry], names: Names) -> Table:
             "trained" if entry.trained else "none",
             share(entry.accuracy),
             NONE if entry.low is None else f"{share(entry.low)} to {share(entry.high)}",
-            NONE if entry.gain is None else signed(entry.gain),
-            probability(entry.p),
+            NONE if entry.gain is None else pages.signed(entry.gain),
+            pages.probability(entry.p),
             share(entry.recall),
             f"{entry.tokens:,.0f}",
             f"{entry.equivalent:,.0f}",
@@ -201,21 +155,18 @@ def family_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[
     """Families of one place: ARR-COC and the best of the others at each budget; then everything, a table per family."""
     families = sorted({f for entry in entries for f in entry.families}, key=lambda name: (name in GROUPS, name))
     told = {family: GROUPS.get(family, family.replace("_", " ")) for family in families}
-    keeps, plain = budgets_of(entries), plain_of(entries)
-    budgets = [budget_label(keep, entries[0].total) for keep in keeps]
-    rows: list[list[Cell | str]] = [
-        [
-            told[family],
-            share(plain.families.get(family) if plain else None),
-            *(_family_cell(entries, names, family, keep) for keep in keeps),
-        ]
-        for family in families
-    ]
-    by_way = {(e.way, keep): e for e in entries for keep in (keeps if e is plain else [e.keep])}
+    keeps, plain = results.budgets_of(entries), results.plain_of(entries)
+    budgets = [results.budget_label(keep, entries[0].total) for keep in keeps]
+    shares = {(e.way, keep): e.families for e in entries for keep in (keeps if e is plain else [e.keep])}
     ways = sorted(dict.fromkeys(entry.way for entry in entries), key=lambda way: plain is not None and way == plain.way)
+    everything = plain.families if plain else {}
+    rows: list[list[Cell | str]] = [
+        [told[one], share(everything.get(one)), *(_family_cell(entries, names, one, keep) for keep in keeps)]
+        for one in families
+    ]
 
     def whole(family: str) -> Table:
-        lines = [[names[way], *(_of_family(by_way.get((way, keep)), family) for keep in keeps)] for way in ways]
+        lines = [[names[way], *(share(shares.get((way, keep), {}).get(family)) for keep in keeps)] for way in ways]
         return Table.of(("method", *budgets), lines, ours=NAMES[REFERENCE])
 
     return [
@@ -226,12 +177,8 @@ def family_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[
     ]
 
 
-def _of_family(entry: Entry | None, family: str) -> str:
-    return share(None if entry is None else entry.families.get(family))
-
-
 def _family_cell(entries: Sequence[Entry], names: Names, family: str, keep: Keep) -> Cell:
-    ours = ours_of(entries, keep)
+    ours = results.ours_of(entries, keep)
     mine = None if ours is None else ours.families.get(family)
     rivals = [e for e in entries if e.keep == keep and e.competes and e.name != REFERENCE and family in e.families]
     if mine is None or not rivals:

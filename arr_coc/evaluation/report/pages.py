@@ -119,25 +119,24 @@ class Illustration:
         stem, _, ending = self.name.rpartition(".")
         return f"{stem}-dark.{ending}"
 
+    def files(self) -> dict[str, bytes]:
+        """What lies beside the Markdown."""
+        return {self.name: self.data} | ({} if self.dark is None else {self.dark_name: self.dark})
+
     def beside(self, width: str) -> str:
         """In Markdown, `width` of the page wide."""
-        image = f'<img src="{self.name}" alt="{escaped(self.about)}" width="{width}">'
-        if self.dark is None:
-            return image
-        dark = f'<source media="(prefers-color-scheme: dark)" srcset="{self.dark_name}">'
-        return f"<picture>{dark}{image}</picture>"
+        return self._shown([*self.files()], f'alt="{escaped(self.about)}" width="{width}"')
 
     def inside(self) -> str:
         """In HTML, with its bytes."""
-        image = f'<img src="{self._address(self.data)}" alt="{html.escape(self.about)}">'
-        if self.dark is None:
-            return image
-        dark = f'<source media="(prefers-color-scheme: dark)" srcset="{self._address(self.dark)}">'
-        return f"<picture>{dark}{image}</picture>"
+        start = f"data:image/{'jpeg' if self.name.endswith('.jpg') else 'png'};base64,"
+        coded = [start + base64.b64encode(data).decode("ascii") for data in self.files().values()]
+        return self._shown(coded, f'alt="{html.escape(self.about)}"')
 
-    def _address(self, data: bytes) -> str:
-        kind = "jpeg" if self.name.endswith(".jpg") else "png"
-        return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+    def _shown(self, addresses: Sequence[str], more: str) -> str:
+        image = f'<img src="{addresses[0]}" {more}>'
+        dark = [f'<source media="(prefers-color-scheme: dark)" srcset="{one}">' for one in addresses[1:]]
+        return f"<picture>{dark[0]}{image}</picture>" if dark else image
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +245,10 @@ def inline(text: str) -> str:
 
 
 def _cells(heads: Sequence[str], row: Sequence[Cell]) -> list[str]:
-    made = []
-    for place, (head, cell) in enumerate(zip(heads, row, strict=True)):
-        tone = f' class="{cell.tone}"' if cell.tone else ""
-        if not place:
-            made.append(f'<th scope="row"{tone}>{inline(cell.text)}</th>')
-        else:
-            made.append(f'<td{tone} data-head="{html.escape(head)}">{inline(cell.text)}</td>')
-    return made
+    tones = [f' class="{cell.tone}"' if cell.tone else "" for cell in row]
+    first = f'<th scope="row"{tones[0]}>{inline(row[0].text)}</th>'
+    others = zip(heads[1:], tones[1:], row[1:], strict=True)
+    return [
+        first,
+        *(f'<td{tone} data-head="{html.escape(head)}">{inline(one.text)}</td>' for head, tone, one in others),
+    ]

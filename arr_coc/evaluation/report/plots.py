@@ -42,16 +42,12 @@ def pareto(entries: Sequence[Entry], names: Names, place: Place) -> Pair:
         ("tokens", "visual tokens per layer of the language model", lambda entry: entry.equivalent),
         ("time", "ms to the first token, measured", lambda entry: entry.time_ms),
     )
-    return Pair(
-        tuple(
-            Illustration(
-                f"pareto-{stem}-{kind}.png",
-                f"accuracy against {kind}, {place.label}, with 95 % intervals and the frontier",
-                *(_draw(here, names, axis, cost, theme, kind == "tokens") for theme in (LIGHT, DARK)),
-            )
-            for kind, axis, cost in kinds
-        )
-    )
+    pictures = []
+    for kind, axis, cost in kinds:
+        about = f"accuracy against {kind}, {place.label}, with 95 % intervals and the frontier"
+        drawn = (_draw(here, names, axis, cost, theme, kind == "tokens") for theme in (LIGHT, DARK))
+        pictures.append(Illustration(f"pareto-{stem}-{kind}.png", about, *drawn))
+    return Pair(tuple(pictures))
 
 
 def _draw(entries: Sequence[Entry], names: Names, axis: str, cost: Cost, theme: Theme, apart: bool) -> bytes:
@@ -94,9 +90,9 @@ def _look(selector: str, number: int, theme: Theme) -> tuple[str, str]:
 def _draw_method(axes: Any, members: Sequence[Entry], name: str, cost: Cost, look: tuple[str, str]) -> None:
     first, ours = members[0], members[0].name == REFERENCE
     values = [100 * (entry.accuracy or 0.0) for entry in members]
-    limits = [(entry.low, entry.high) for entry in members]
-    below = [0.0 if low is None else max(0.0, v - 100 * low) for (low, _), v in zip(limits, values, strict=True)]
-    above = [0.0 if high is None else max(0.0, 100 * high - v) for (_, high), v in zip(limits, values, strict=True)]
+    known = [(v, e.low, e.high) for v, e in zip(values, members, strict=True)]
+    below = [0.0 if low is None else max(0.0, v - 100 * low) for v, low, _ in known]
+    above = [0.0 if high is None else max(0.0, 100 * high - v) for v, _, high in known]
     axes.errorbar(
         [cost(entry) for entry in members], values, yerr=[below, above], label=name, color=look[0], marker=look[1],
         markersize=6.5 if ours else 5, markerfacecolor=look[0] if first.trained or first.name == PLAIN else "none",

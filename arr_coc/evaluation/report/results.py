@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from arr_coc.evaluation.field.data import Record
 from arr_coc.evaluation.field.main import samples_path
 from arr_coc.evaluation.field.methods import ORACLE, REFERENCE, Method
+from arr_coc.evaluation.field.run import Answered, read_samples
 from arr_coc.evaluation.field.table import PARTS
 from arr_coc.selectors import PLAIN, settings_of
 
@@ -99,9 +99,8 @@ class Results:
 def read_results(folder: Path, files: Mapping[str, KnownFile] = FILES) -> Results:
     """All known files of a folder."""
     if not folder.is_dir():
-        raise ValueError(
-            f"{folder}: no such folder; make results with {files[FIELD].maker}, or name their folder by --results"
-        )
+        make = f"make results with {files[FIELD].maker}, or name their folder by --results"
+        raise ValueError(f"{folder}: no such folder; {make}")
     there = {name: known for name, known in files.items() if (folder / name).is_file()}
     return Results(folder, {name: read_document(folder / name, known) for name, known in there.items()})
 
@@ -267,61 +266,32 @@ class Answers:
     questions: list[str]
     images_Q: np.ndarray
     scores: dict[str, np.ndarray]  # by a method's key, a score per question; NaN where nobody knows the right answer
-    ours: dict[str, dict[str, Record]]  # lines of ARR-COC by key and question
+    lines: Answered  # all that is known of each answer
 
     def of(self, entry: Entry) -> np.ndarray | None:
         """Scores of an entry `[Q]`, the mean over its seeds; None where a part of it is not there."""
-        if any(key not in self.scores for key in entry.keys):
-            return None
-        scores_Q: np.ndarray = np.mean([self.scores[key] for key in entry.keys], axis=0)
-        return scores_Q
+        known = [self.scores[key] for key in entry.keys if key in self.scores]
+        return np.mean(known, axis=0) if len(known) == len(entry.keys) else None
 
 
 def read_answers(results: Results, places: Sequence[Place]) -> tuple[dict[Place, Answers], list[str]]:
     """The answers of every place whose samples are there and belong to the table, and a line for each that is not."""
-    found: dict[Place, Answers] = {}
-    notes: list[str] = []
-    for place in places:
-        path = samples_path(results.folder / FIELD, *place)
-        if not path.is_file():
-            notes.append(f"`{path.name}` is not here")
-            continue
-        answers = read_file(path)
-        if answers.about != results.at(FIELD, "runs", path.stem):
-            notes.append(f"`{path.name}` belongs to another run than the table")
-            continue
-        found[place] = answers
-    return found, notes
+    paths = {place: samples_path(results.folder / FIELD, *place) for place in places}
+    found = {place: read_file(path) for place, path in paths.items() if path.is_file()}
+    other = {place for place, one in found.items() if one.about != results.at(FIELD, "runs", paths[place].stem)}
+    why = {place: "is not here" for place in places if place not in found}
+    why |= dict.fromkeys(other, "belongs to another run than the table")
+    fitting = {place: one for place, one in found.items() if place not in other}
+    return fitting, [f"`{paths[place].name}` {why[place]}" for place in places if place in why]
 
 
 def read_file(path: Path) -> Answers:
     """One file of samples; methods that did not come to their end are left out."""
-    images: dict[str, int] = {}
-    scores: dict[str, dict[str, float]] = {}
-    ours: dict[str, dict[str, Record]] = {}
-    with path.open("rb") as file:
-        try:
-            about = json.loads(file.readline())["about"]
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break  # cut short by a kill
-                record = json.loads(line)
-                method, question = record["method"], record["question"]
-                images[question] = record["image"]
-                scores.setdefault(method, {})[question] = np.nan if record["score"] is None else record["score"]
-                if method.startswith(f"{REFERENCE} "):
-                    ours.setdefault(method, {})[question] = record
-        except (ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{path}: not a file of samples ({error}); move it away or make it again") from None
-    questions = list(images)
-    whole = {method: given for method, given in scores.items() if len(given) == len(questions)}
-    return Answers(
-        about,
-        questions,
-        np.array([images[question] for question in questions], int),
-        {method: np.array([given[question] for question in questions], float) for method, given in whole.items()},
-        {method: records for method, records in ours.items() if method in whole},
-    )
+    about, records, _ = read_samples(path, "move it away or make it again")
+    images = {question: line["image"] for lines in records.values() for question, line in lines.items()}
+    whole = {method: lines for method, lines in records.items() if len(lines) == len(images)}
+    scores = {method: np.array([lines[one]["score"] for one in images], float) for method, lines in whole.items()}
+    return Answers(about, list(images), np.array(list(images.values()), int), scores, whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from arr_coc.config import FINE, Keep
 from arr_coc.knowing import place_waves
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.first_look import spread_over
-from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions, text_bucket
+from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions
 from arr_coc.qwen.graphs.pixels import Pixels
 from arr_coc.qwen.graphs.recording import Tensors
 from arr_coc.qwen.looking import Looker, explain
-from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows
+from arr_coc.qwen.vision import Grid, glance_grid, glance_rows
 from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, QuestionTokens
 from arr_coc.selectors import Selector, View
 from arr_coc.texture import Canvas, position_grid, pyramid_of
@@ -29,6 +29,17 @@ from arr_coc.timing import Stopwatch
 
 MAP = "map "  # what the names of maps begin with among the tensors of a judgement
 SEEN = "seen "  # and those of what was seen in the textures
+LookFirst = Callable[[Callable[[], None]], list[Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it is looked at: who looks, at what, and what runs the recordings."""
+
+    stages: Any
+    looker: Looker
+    prompt: Prompt
+    pixels: Pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +105,19 @@ def everything(grids: list[Grid], device: torch.device, slots: int = 0) -> Chose
 
 
 def choose(
-    stages: Any,
-    looker: Looker,
-    prompt: Prompt,
+    asked: Asked,
     keeps: list[Keep],
-    pixels: Pixels,
     features: Tensor | None,
-    look_first: Callable[[], list[Tensor]] | None = None,
+    look_first: LookFirst | None = None,
     foveated: bool = False,
 ) -> Chosen:
     """Choose cells of all images. The host reads nothing back unless a budget depends on a map.
 
-    `stages` run what is recorded; `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that
-    read its tokens; `look_first` gives the maps of a first look, `[h, w]` per image. `foveated` leaves room for a small
-    copy of each image in its budget.
+    `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that read its tokens; `look_first`
+    gives the maps of a first look, `[h, w]` per image, and calls what can be done meanwhile. `foveated` leaves room for
+    a small copy of each image in its budget.
     """
+    stages, looker, prompt = asked.stages, asked.looker, asked.prompt
     cells = [height * width for height, width in prompt.grids]
     copies: list[Grid | None] = [None] * len(cells)
 
@@ -123,9 +132,9 @@ def choose(
     groups = by_grid(prompt.grids)
     if looker.selector.reads_tokens:
         assert features is not None
-        judged = {grid: _judge_tokens(stages, looker, prompt, grid, groups[grid], features) for grid in groups}
+        judged = {grid: _judge_tokens(asked, grid, groups[grid], features) for grid in groups}
     else:
-        judged = _judge_pixels(stages, looker, prompt, counts, pixels, look_first)
+        judged = _judge_pixels(asked, counts, look_first)
     if counts is None:
         order = [image for members in groups.values() for image in members]
         back_I = stages.put(torch.tensor(order).argsort())
@@ -137,32 +146,31 @@ def choose(
     return _take(stages, looker.selector, counts, copies, groups, judged)
 
 
-def _judge_pixels(
-    stages: Any,
-    looker: Looker,
-    prompt: Prompt,
-    counts: list[int] | None,
-    pixels: Pixels,
-    look_first: Callable[[], list[Tensor]] | None,
-) -> dict[Grid, Tensors]:
-    """The judgement of each group by its textures; where the budgets are known, the choice comes with it.
-
-    Textures are made beside the first look, which leaves room on a GPU.
-    """
-    canvases, groups = pixels.canvases(prompt.grids, looker.geometry), by_grid(prompt.grids)
+def _judge_pixels(asked: Asked, counts: list[int] | None, look_first: LookFirst | None) -> dict[Grid, Tensors]:
+    """The judgement of each group by its textures; where the budgets are known, the choice comes with it."""
+    stages, looker, prompt = asked.stages, asked.looker, asked.prompt
+    groups = by_grid(prompt.grids)
+    seen: dict[Grid, Tensors] = {}
     stages.join()
-    seen = {
-        grid: stages.textures(looker.selector, grid, torch.stack([canvases[image] for image in members]))
-        for grid, members in groups.items()
-    }
-    attended = None if look_first is None else look_first()
+
+    def see_textures() -> None:
+        canvases = asked.pixels.canvases(prompt.grids, looker.geometry)
+        for grid, members in groups.items():
+            pooled = torch.stack([canvases[image] for image in members])
+            seen[grid] = stages.textures(looker.selector, grid, pooled)
+
+    attended = None
+    if look_first is None:
+        see_textures()
+    else:
+        attended = look_first(see_textures)
     slots = None if counts is None else budget_bucket(max(counts))
     judged: dict[Grid, Tensors] = {}
     for grid, members in groups.items():
-        question, asked = _questions(stages, prompt, members)
-        given = seen[grid] | {"question": question, "asked": asked}
+        question, real = _questions(asked, members)
+        given = seen[grid] | {"question": question, "asked": real}
         if looker.selector.reads_glance:
-            rows = small_rows(looker.geometry, prompt, members, glance_grid(grid, looker.geometry.cell), pixels)
+            rows = small_rows(asked, members, glance_grid(grid, looker.geometry.cell))
             given["glance"] = stages.glance(rows, grid)
         if attended is not None:
             given["attended"] = torch.stack([attended[image] for image in members])
@@ -173,22 +181,20 @@ def _judge_pixels(
     return judged
 
 
-def _judge_tokens(
-    stages: Any, looker: Looker, prompt: Prompt, grid: Grid, members: list[int], features: Tensor
-) -> Tensors:
+def _judge_tokens(asked: Asked, grid: Grid, members: list[int], features: Tensor) -> Tensors:
     """A selector that reads the ViT's tokens, run as it is."""
-    tokens_IND = features[0].view(len(prompt.grids), -1, features.shape[-1])
+    looker = asked.looker
+    tokens_IND = features[0].view(len(asked.prompt.grids), -1, features.shape[-1])
     visual_GND = torch.stack([tokens_IND[image, : grid[0] * grid[1]] for image in members])
-    question = looker.question(*_questions(stages, prompt, members))
+    question = looker.question(*_questions(asked, members))
     judgement = looker.judge(grid, question, Stopwatch(), visual_BND=visual_GND)
     return as_tensors(judgement) | {"automatic": looker.selector.automatic_budget(judgement)}
 
 
-def _questions(stages: Any, prompt: Prompt, members: list[int]) -> tuple[Tensor, Tensor]:
+def _questions(asked: Asked, members: list[int]) -> tuple[Tensor, Tensor]:
     """Ids of the question of each image's row, padded, and the mask of real ones: `[G, Q]`."""
-    samples = [prompt.sample_of[image] for image in members]
-    padded = padded_questions(prompt, text_bucket(max(len(asked) for asked in prompt.asked)))
-    ids_GQ, mask_GQ = (stages.put(one[samples]) for one in padded)
+    samples = [asked.prompt.sample_of[image] for image in members]
+    ids_GQ, mask_GQ = (asked.stages.put(one[samples]) for one in padded_questions(asked.prompt))
     return ids_GQ, mask_GQ
 
 
@@ -218,10 +224,11 @@ def _take(
     return Chosen(counts, slots, torch.stack([cells[image] for image in images]), mask_IK, explained, copies)
 
 
-def small_rows(geometry: Geometry, prompt: Prompt, members: list[int], small: Grid, pixels: Pixels) -> Tensor:
+def small_rows(asked: Asked, members: list[int], small: Grid) -> Tensor:
     """Patch rows of copies, of `small` cells, of images of one grid: `[G, P, X]`."""
-    shrunk = pixels.shrunk(prompt.grids, members, (small[0] * geometry.cell, small[1] * geometry.cell), geometry)
-    return glance_rows(shrunk, small, geometry)
+    geometry = asked.looker.geometry
+    size = (small[0] * geometry.cell, small[1] * geometry.cell)
+    return glance_rows(asked.pixels.shrunk(asked.prompt.grids, members, size, geometry), small, geometry)
 
 
 # ---------------------------------------------------------------- what is recorded

@@ -7,44 +7,36 @@ Prompt and question are read in one pass, each time anew: to know an image again
 that takes about as long.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.qwen.graphs.choosing import by_grid, everything, small_rows
+from arr_coc.qwen.graphs.choosing import Asked, by_grid, everything, small_rows
 from arr_coc.qwen.graphs.forward import Heard
-from arr_coc.qwen.graphs.layout import (
-    Prompt,
-    budget_bucket,
-    plan,
-    text_bucket,
-    text_lengths,
-    visual_lengths,
-    with_grids,
-)
-from arr_coc.qwen.graphs.pixels import Pixels
-from arr_coc.qwen.looking import Looker
+from arr_coc.qwen.graphs.layout import budget_bucket, padded_length, plan, with_grids
 from arr_coc.qwen.periphery import CONTEXT
 from arr_coc.qwen.vision import Grid, under_centres
 
 
-def look_first(stages: Any, looker: Looker, prompt: Prompt, pixels: Pixels) -> list[Tensor]:
-    """Where the language model looks in a small copy of each image, `[h, w]`."""
-    settings, config = looker.selector.first_look, looker.model.config
+def look_first(asked: Asked, meanwhile: Callable[[], None]) -> list[Tensor]:
+    """Where the language model looks in a small copy of each image, `[h, w]`.
+
+    `meanwhile` is called as soon as the device is busy with the copies: the host has time then, and a GPU room.
+    """
+    stages, prompt = asked.stages, asked.prompt
+    settings, config = asked.looker.selector.first_look, asked.looker.model.config
     assert settings is not None
     grids = [settings.grid(grid) for grid in prompt.grids]
     slots = budget_bucket(max(height * width for height, width in grids))
     whole = everything(grids, stages.device, slots)
-    rows_IPx = _rows(looker, prompt, grids, slots, pixels)
-    features = stages.see(rows_IPx, whole.cells_IK, stages.put(torch.tensor(grids)), whole.mask_IK)
-    # Prompts are laid out while the device is busy.
+    features = stages.see(_rows(asked, grids, slots), whole.cells_IK, stages.put(torch.tensor(grids)), whole.mask_IK)
+    meanwhile()
+    # Prompts too are laid out while the device is busy.
     image_id = int(config.image_token_id)
     small = with_grids(prompt, grids, image_id)
-    visual = budget_bucket(max(visual_lengths(small, whole.counts_I)))
-    length = visual + text_bucket(max(text_lengths(small, image_id)))
-    layout = plan(small, whole.counts_I, slots, length, image_id)
+    layout = plan(small, whole.counts_I, slots, padded_length(small, whole.counts_I, image_id), image_id)
     widths = stages.put(torch.tensor([width for _, width in grids]).repeat_interleave(slots))
     layers = settings.layers(config.text_config.num_hidden_layers)
     attended_V = stages.read_first(layout, features, whole.cells_IK.flatten(), widths, layers)
@@ -52,30 +44,30 @@ def look_first(stages: Any, looker: Looker, prompt: Prompt, pixels: Pixels) -> l
     return [one[: height * width].view(height, width) for one, (height, width) in cells]
 
 
-def context_of(stages: Any, looker: Looker, prompt: Prompt, counts_I: list[int], pixels: Pixels) -> Heard | None:
+def context_of(asked: Asked, counts_I: list[int]) -> Heard | None:
     """Small copies for the kept windows of each image to attend to; None where no image wants one."""
+    stages, looker, prompt = asked.stages, asked.looker, asked.prompt
     wanted = [looker.context_grid(grid, count) for grid, count in zip(prompt.grids, counts_I, strict=True)]
     if not any(wanted):
         return None
     grids = [small or CONTEXT.grid(grid) for small, grid in zip(wanted, prompt.grids, strict=True)]
     slots = budget_bucket(max(height * width for height, width in grids))
-    geometry, device = looker.geometry, stages.device
-    most = slots * geometry.window
+    geometry, most = looker.geometry, slots * looker.geometry.window
     patches, counts = [], []
     for small, grid, want in zip(grids, prompt.grids, wanted, strict=True):
-        places = under_centres(small, grid, geometry.merge, device)
+        places = under_centres(small, grid, geometry.merge, stages.device)
         patches.append(F.pad(places, (0, most - places.shape[0])))
         counts.append(0 if want is None else places.shape[0])
     mask_IC = torch.arange(most) < torch.tensor(counts).unsqueeze(1)
-    return Heard(_rows(looker, prompt, grids, slots, pixels), torch.stack(patches), stages.put(mask_IC))
+    return Heard(_rows(asked, grids, slots), torch.stack(patches), stages.put(mask_IC))
 
 
-def _rows(looker: Looker, prompt: Prompt, grids: list[Grid], slots: int, pixels: Pixels) -> Tensor:
+def _rows(asked: Asked, grids: list[Grid], slots: int) -> Tensor:
     """Patches of copies of all images at these `grids`, `[I, P, X]`, with room for `slots` cells of each."""
     rows: dict[int, Tensor] = {}
-    for members in by_grid(prompt.grids).values():
-        made = small_rows(looker.geometry, prompt, members, grids[members[0]], pixels)
-        missing = slots * looker.geometry.window - made.shape[1]
+    for members in by_grid(asked.prompt.grids).values():
+        made = small_rows(asked, members, grids[members[0]])
+        missing = slots * asked.looker.geometry.window - made.shape[1]
         if len(members) == len(grids) and not missing:
             return made
         rows |= dict(zip(members, F.pad(made, (0, 0, 0, missing)), strict=True))

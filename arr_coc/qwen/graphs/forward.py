@@ -203,22 +203,16 @@ def norm(module: Any, x: Tensor) -> Tensor:
     return F.rms_norm(x, module.weight.shape, module.weight, module.variance_epsilon)
 
 
-def query_of(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """Queries of one layer, turned: `[B, H, M, d]`."""
-    heads = attention.q_proj(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim)
-    return turn(norm(attention.q_norm, heads), *tables).transpose(1, 2)
-
-
-def key_of(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """Keys of one layer, turned: `[B, H / G, M, d]`."""
-    heads = attention.k_proj(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim)
-    return turn(norm(attention.k_norm, heads), *tables).transpose(1, 2)
+def turned(attention: Any, kind: str, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """Queries `[B, H, M, d]` (`kind` "q") or keys `[B, H / G, M, d]` ("k") of one layer, turned."""
+    heads = getattr(attention, f"{kind}_proj")(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim)
+    return turn(norm(getattr(attention, f"{kind}_norm"), heads), *tables).transpose(1, 2)
 
 
 def project(attention: Any, x_BMD: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Query `[B, H, M, d]`, key and value `[B, H / G, M, d]` of one layer, turned."""
     value = attention.v_proj(x_BMD).view(*x_BMD.shape[:2], -1, attention.head_dim).transpose(1, 2)
-    return query_of(attention, x_BMD, tables), key_of(attention, x_BMD, tables), value
+    return turned(attention, "q", x_BMD, tables), turned(attention, "k", x_BMD, tables), value
 
 
 def finish(layer: Any, x_BMD: Tensor, attended_BHMd: Tensor) -> Tensor:
@@ -320,8 +314,9 @@ def read_first(
             x = add_level(finish(layer, x, attended), number, visual_BM, features_EVD)
             asks_BHd = query[row_B, :, last_B]
         else:
-            key, there = key_of(attention, inside, tables), tuple(one[row_B, last_B].unsqueeze(1) for one in tables)
-            asks_BHd = query_of(attention, inside[row_B, last_B].unsqueeze(1), (there[0], there[1])).squeeze(2)
+            key = turned(attention, "k", inside, tables)
+            cos, sin = (one[row_B, last_B].unsqueeze(1) for one in tables)
+            asks_BHd = turned(attention, "q", inside[row_B, last_B].unsqueeze(1), (cos, sin)).squeeze(2)
         asks.append(asks_BHd)
         keys.append(key)
         if len(keys) * key.numel() >= HELD or number + 1 == layers:

@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.qwen.graphs.choosing import Chosen, small_rows
+from arr_coc.qwen.graphs.choosing import Asked, Chosen, small_rows
 from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket
-from arr_coc.qwen.graphs.pixels import Pixels
-from arr_coc.qwen.vision import Geometry, Grid
+from arr_coc.qwen.vision import Grid
 
 Order = list[tuple[int, bool]]  # of each image that is shown: its number, and whether it is a small copy
 
@@ -55,15 +54,13 @@ def _put_in(ids: Tensor, copies: Sequence[Grid], config: Any) -> Tensor:
     return torch.cat([ids[:start], *map(ids.new_tensor, put_in), ids[start:]])
 
 
-def rows_with_copies(
-    geometry: Geometry, prompt: Prompt, chosen: Chosen, order: Order, windows_IPx: Tensor, pixels: Pixels, slots: int
-) -> Tensor:
+def rows_with_copies(asked: Asked, chosen: Chosen, order: Order, windows_IPx: Tensor, slots: int) -> Tensor:
     """Patches of all that is shown, `[J, P, X]`, with room for `slots` cells of each."""
-    most, made = slots * geometry.window, []
+    most, made = slots * asked.looker.geometry.window, []
     for image, small in order:
         grid = chosen.copies[image]
         if small and grid is not None:
-            rows_Px = small_rows(geometry, prompt, [image], grid, pixels)[0].to(windows_IPx.dtype)
+            rows_Px = small_rows(asked, [image], grid)[0].to(windows_IPx.dtype)
         else:
             rows_Px = windows_IPx[image]
         made.append(F.pad(rows_Px, (0, 0, 0, most - rows_Px.shape[0])))

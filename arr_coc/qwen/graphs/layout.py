@@ -124,21 +124,18 @@ def _pieces(prompt: Prompt, row: int, image_id: int) -> list[tuple[int | None, i
     return pieces
 
 
-def text_lengths(prompt: Prompt, image_id: int) -> list[int]:
-    """Tokens of each row that are not of an image."""
-    return [int((ids != image_id).sum()) for ids in prompt.rows]
-
-
-def visual_lengths(prompt: Prompt, counts_I: Sequence[int]) -> list[int]:
-    """Visual tokens of each row."""
-    lengths = [0] * len(prompt.rows)
+def padded_length(prompt: Prompt, counts_I: Sequence[int], image_id: int) -> int:
+    """Places of a row that hold every prompt with so many tokens left of each image."""
+    visual = [0] * len(prompt.rows)
     for sample, count in zip(prompt.sample_of, counts_I, strict=True):
-        lengths[sample] += count
-    return lengths
+        visual[sample] += count
+    text = max(int((ids != image_id).sum()) for ids in prompt.rows)
+    return budget_bucket(max(visual)) + text_bucket(text)
 
 
-def padded_questions(prompt: Prompt, width: int) -> tuple[Tensor, Tensor]:
-    """Ids of the questions `[B, width]`, padded with 0, and the mask of real ones."""
+def padded_questions(prompt: Prompt) -> tuple[Tensor, Tensor]:
+    """Ids of the questions `[B, Q]`, padded with 0, and the mask of real ones."""
+    width = text_bucket(max(len(asked) for asked in prompt.asked))
     ids_BQ = torch.zeros(len(prompt.asked), width, dtype=torch.long)
     mask_BQ = torch.zeros(len(prompt.asked), width, dtype=torch.bool)
     for row, asked in enumerate(prompt.asked):

@@ -50,22 +50,17 @@ class Picking:
 
 def warpers_of(temperature: float | None, top_k: int | None, top_p: float | None) -> LogitsProcessorList:
     """In the order of transformers: temperature, the k highest, the highest that make up p."""
-    made = LogitsProcessorList()
-    if temperature is not None and temperature != 1.0:
-        made.append(TemperatureLogitsWarper(temperature))
-    if top_k:
-        made.append(TopKLogitsWarper(top_k))
-    if top_p is not None and top_p < 1.0:
-        made.append(TopPLogitsWarper(top_p))
-    return made
+    known = (
+        (TemperatureLogitsWarper, temperature, temperature not in (None, 1.0)),
+        (TopKLogitsWarper, top_k, bool(top_k)),
+        (TopPLogitsWarper, top_p, top_p is not None and top_p < 1.0),
+    )
+    return LogitsProcessorList(warper(value) for warper, value, wanted in known if wanted)
 
 
 def ids_of(ids: Any) -> tuple[int, ...]:
     """End tokens as they are given: None, one, several, or a tensor."""
-    if ids is None:
-        return ()
-    if isinstance(ids, Tensor):
-        ids = ids.tolist()
+    ids = ids.tolist() if isinstance(ids, Tensor) else () if ids is None else ids
     return tuple(int(one) for one in ids) if isinstance(ids, Sequence) else (int(ids),)
 
 
@@ -98,22 +93,24 @@ def picking_of(model: Any, options: dict[str, Any]) -> Picking | str:
 
 
 class Rows:
-    """The new tokens of all rows so far, on the host, and which rows have ended."""
+    """The new tokens of all rows so far, on the host, and which rows have ended; streamed after the prompt."""
 
-    def __init__(self, picking: Picking, prompt_BL: Tensor) -> None:
-        self.picking, self.prompt_BL = picking, prompt_BL
+    def __init__(self, picking: Picking, prompt_BL: Tensor, streamer: Any = None) -> None:
+        self.picking, self.prompt_BL, self.streamer = picking, prompt_BL, streamer
         self.done = [False] * prompt_BL.shape[0]
         self.steps: list[list[int]] = []
 
-    def add(self, tokens: list[int]) -> Tensor:
-        """Note one token per row, the padding where a row has ended; returns them `[B]`."""
+    def add(self, tokens: list[int]) -> None:
+        """Note one token per row, the padding where a row has ended."""
         tokens = [self.picking.pad_id if end else token for token, end in zip(tokens, self.done, strict=True)]
         self.steps.append(tokens)
         self.done = [end or token in self.picking.ends for token, end in zip(tokens, self.done, strict=True)]
         if self.picking.criteria is not None:
             stopped = self.picking.criteria(torch.cat([self.prompt_BL, self.new_BT], dim=1), None).tolist()
             self.done = [end or stop for end, stop in zip(self.done, stopped, strict=True)]
-        return torch.tensor(tokens)
+        if self.streamer is not None:
+            for shown in ([self.prompt_BL] if len(self.steps) == 1 else []) + [torch.tensor(tokens)]:
+                self.streamer.put(shown)
 
     @property
     def finished(self) -> bool:

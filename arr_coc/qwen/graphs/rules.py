@@ -49,21 +49,18 @@ def why_not_model(model: Any) -> str | None:
 
 def why_not_settings(looker: Looker, encoding: str) -> str | None:
     """Of what chooses and encodes."""
-    if looker.strict:
-        return "the model is being trained"
-    if encoding not in ("dense", "sparse", "foveated"):
-        return f"it does not know encoding={encoding!r}"
-    if encoding == "foveated" and looker.config.periphery != "images":
-        return f"it does not know periphery={looker.config.periphery!r}"
-    if looker.config.straight_through:
-        return "straight_through needs gradients"
-    if looker.config.pooling == "lm":
-        return "pooling='lm' reads the question with the language model first"
-    if looker.selector.name not in SELECTORS:
-        return f"it does not know the selector {looker.selector.name!r}"
-    if looker.selector.reads_tokens and encoding != "dense":
-        return "the selector reads what the vision encoder makes"
-    return None
+    config, selector = looker.config, looker.selector
+    foveated = encoding == "foveated"
+    reasons = {
+        "the model is being trained": looker.strict,
+        f"it does not know encoding={encoding!r}": encoding not in ("dense", "sparse", "foveated"),
+        f"it does not know periphery={config.periphery!r}": foveated and config.periphery != "images",
+        "straight_through needs gradients": config.straight_through,
+        "pooling='lm' reads the question with the language model first": config.pooling == "lm",
+        f"it does not know the selector {selector.name!r}": selector.name not in SELECTORS,
+        "the selector reads what the vision encoder makes": selector.reads_tokens and encoding != "dense",
+    }
+    return next((why for why, applies in reasons.items() if applies), None)
 
 
 def why_not_inputs(inputs: dict[str, Any], patch: int) -> str | None:

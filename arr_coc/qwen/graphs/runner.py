@@ -14,20 +14,17 @@ from torch import Tensor
 
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.graphs.choosing import Chosen, choose, everything
+from arr_coc.qwen.graphs.choosing import Asked, Chosen, choose, everything
 from arr_coc.qwen.graphs.first import context_of, look_first
 from arr_coc.qwen.graphs.fovea import heard_with_copies, rows_with_copies, with_copies
 from arr_coc.qwen.graphs.layout import (
     NotFast,
     PaddedSequences,
     Prompt,
-    budget_bucket,
     capacity_bucket,
+    padded_length,
     plan,
     read_prompt,
-    text_bucket,
-    text_lengths,
-    visual_lengths,
 )
 from arr_coc.qwen.graphs.picking import Picking, Rows
 from arr_coc.qwen.graphs.pixels import Pixels
@@ -122,24 +119,21 @@ class FastRunner:
             stopwatch = Stopwatch(self.device)
             prompt = self._read(looker, job)
             images = None if job.images is None else [self.stages.put(image) for image in job.images]
-            pixels = Pixels(self.stages.put(job.pixel_values), images)
-            made = self._choose_and_see(looker, encoding, prompt, job.keeps, pixels, stopwatch)
-            chosen, shown, slots, features = made
+            asked = Asked(self.stages, looker, prompt, Pixels(self.stages.put(job.pixel_values), images))
+            chosen, shown, slots, features = self._choose_and_see(asked, encoding, job.keeps, stopwatch)
             with stopwatch.part("prefill"):
                 layout, decoder, said = self._prefill(looker.config.position_policy, shown, slots, features, picking)
             first_logits = said["logits"].clone()
             token = said["token"] if picking.warpers is None else picking.pick(first_logits)
-            rows, sure = Rows(picking, job.input_ids.cpu()), [log_probability(first_logits, token)]
+            rows, sure = Rows(picking, job.input_ids.cpu(), streamer), [log_probability(first_logits, token)]
             first = token.tolist()
             wall_ms = 1e3 * (time.perf_counter() - started)
             strategies = chosen.strategies()
             if any(NOT_FINITE in codes for codes in strategies.values()):
                 raise NotFast("the scores were not finite")
-            if streamer is not None:
-                streamer.put(rows.prompt_BL)
-            _show(streamer, rows.add(first))
+            rows.add(first)
             with stopwatch.part("decode"):
-                sure += self._decode(decoder, layout, token, rows, streamer)
+                sure += self._decode(decoder, layout, token, rows)
             if streamer is not None:
                 streamer.end()
             timings = _timings(stopwatch, len(rows.steps), wall_ms)
@@ -167,88 +161,72 @@ class FastRunner:
         return read_prompt(ids, mask, asked, grids, samples_of_images(token_types(ids, config), grids))
 
     def _choose_and_see(
-        self,
-        looker: Looker,
-        encoding: str,
-        prompt: Prompt,
-        keeps: list[Keep],
-        pixels: Pixels,
-        stopwatch: Stopwatch,
+        self, asked: Asked, encoding: str, keeps: list[Keep], stopwatch: Stopwatch
     ) -> tuple[Chosen, Prompt, Chosen, Tensor]:
         """The kept cells; prompts and kept cells as they are shown; the visual tokens of their slots `[E, V, D]`."""
+        prompt = asked.prompt
         all_kept = all(keep == 1.0 for keep in keeps)
         if encoding != "dense" and not all_kept:
             with stopwatch.part("select"):
-                chosen = self._choose(looker, prompt, keeps, pixels, None, encoding == "foveated")
+                chosen = self._choose(asked, keeps, None, encoding == "foveated")
             with stopwatch.part("vision"):
-                return chosen, *self._see_chosen(looker, prompt, chosen, pixels)
+                return chosen, *self._see_chosen(asked, chosen)
         whole = everything(prompt.grids, self.device)
         with stopwatch.part("vision"):
-            rows_IPx = self._rows(prompt, whole, pixels.rows_Rx)
+            rows_IPx = self._rows(asked, whole)
             features = self.stages.see(rows_IPx, whole.cells_IK, self._grids(prompt), whole.mask_IK)
         if all_kept:
             return whole, prompt, whole, features
         features = features.clone()  # a first look may run the same recording
         with stopwatch.part("select"):
-            chosen = self._choose(looker, prompt, keeps, pixels, features)
+            chosen = self._choose(asked, keeps, features)
         with stopwatch.part("vision"):
             first_I1 = self.stages.put(torch.arange(len(prompt.grids)).unsqueeze(1) * whole.slots)
             return chosen, prompt, chosen, features.index_select(1, (first_I1 + chosen.cells_IK).flatten())
 
-    def _choose(
-        self,
-        looker: Looker,
-        prompt: Prompt,
-        keeps: list[Keep],
-        pixels: Pixels,
-        features: Tensor | None,
-        foveated: bool = False,
-    ) -> Chosen:
+    def _choose(self, asked: Asked, keeps: list[Keep], features: Tensor | None, foveated: bool = False) -> Chosen:
         """The choice; where it fails, the plain path keeps every token and says why."""
         try:
-            first = partial(look_first, self.stages, looker, prompt, pixels) if looker.selector.first_look else None
-            return choose(self.stages, looker, prompt, keeps, pixels, features, first, foveated)
+            first = partial(look_first, asked) if asked.looker.selector.first_look else None
+            return choose(asked, keeps, features, first, foveated)
         except NotFast:
             raise
         except Exception as error:
             raise NotFast(f"choosing failed ({type(error).__name__})") from error
 
-    def _see_chosen(
-        self, looker: Looker, prompt: Prompt, chosen: Chosen, pixels: Pixels
-    ) -> tuple[Prompt, Chosen, Tensor]:
+    def _see_chosen(self, asked: Asked, chosen: Chosen) -> tuple[Prompt, Chosen, Tensor]:
         """One call of the ViT over the chosen windows of all images, and their small copies where the prompt has them.
 
         Prompts and cells as they are shown, and the visual tokens of their slots.
         """
-        heard = context_of(self.stages, looker, prompt, chosen.counts_I, pixels) if looker.gives_context else None
-        rows_IPx = self._rows(prompt, chosen, pixels.rows_Rx)
-        shown, slots = prompt, chosen
+        heard = context_of(asked, chosen.counts_I) if asked.looker.gives_context else None
+        rows_IPx, shown, slots = self._rows(asked, chosen), asked.prompt, chosen
         if any(chosen.copies):
-            shown, slots, order = with_copies(prompt, chosen, self.model.config)
-            rows_IPx = rows_with_copies(looker.geometry, prompt, chosen, order, rows_IPx, pixels, slots.slots)
+            shown, slots, order = with_copies(asked.prompt, chosen, self.model.config)
+            rows_IPx = rows_with_copies(asked, chosen, order, rows_IPx, slots.slots)
             heard = None if heard is None else heard_with_copies(heard, order)
         return shown, slots, self.stages.see(rows_IPx, slots.cells_IK, self._grids(shown), slots.mask_IK, heard)
 
     def _grids(self, prompt: Prompt) -> Tensor:
         return self.stages.put(torch.tensor(prompt.grids))
 
-    def _rows(self, prompt: Prompt, chosen: Chosen, pixels_Rx: Tensor) -> Tensor:
+    def _rows(self, asked: Asked, chosen: Chosen) -> Tensor:
         """Patches of the chosen windows of each image, `[I, P, X]`."""
+        grids, pixels_Rx = asked.prompt.grids, asked.pixels.rows_Rx
         window = self.model.config.vision_config.spatial_merge_size**2
-        cells_I = torch.tensor([height * width for height, width in prompt.grids])
+        cells_I = torch.tensor([height * width for height, width in grids])
         if chosen.mask_IK is None and chosen.slots == int(cells_I.max()):
-            return pixels_Rx.view(len(prompt.grids), -1, pixels_Rx.shape[1])
+            return pixels_Rx.view(len(grids), -1, pixels_Rx.shape[1])
         first_I11 = self.stages.put((cells_I.cumsum(0) - cells_I).view(-1, 1, 1) * window)
         index = first_I11 + chosen.cells_IK.unsqueeze(-1) * window + torch.arange(window, device=self.device)
-        return pixels_Rx.index_select(0, index.flatten()).view(len(prompt.grids), -1, pixels_Rx.shape[1])
+        return pixels_Rx.index_select(0, index.flatten()).view(len(grids), -1, pixels_Rx.shape[1])
 
     def _prefill(
         self, policy: str, prompt: Prompt, chosen: Chosen, features: Tensor, picking: Picking
     ) -> tuple[PaddedSequences, Recording | None, Tensors]:
         """The layout, the step that goes on from it, and what the prompts gave."""
         image_id = int(self.model.config.image_token_id)
-        visual = budget_bucket(max(visual_lengths(prompt, chosen.counts_I)))
-        length = visual + text_bucket(max(text_lengths(prompt, image_id)))
+        length = padded_length(prompt, chosen.counts_I, image_id)
         layout = plan(prompt, chosen.counts_I, chosen.slots, length, image_id, policy)
         capacity = capacity_bucket(length + picking.most)
         decoder = self.stages.decoder(len(prompt.rows), capacity) if picking.most > 1 else None
@@ -256,18 +234,13 @@ class FastRunner:
         places = (chosen.cells_IK.flatten(), self.stages.put(widths))
         return layout, decoder, self.stages.prefill(layout, features, *places, capacity, policy)
 
-    def _decode(
-        self, decoder: Recording | None, layout: PaddedSequences, token: Tensor, rows: Rows, streamer: Any
-    ) -> list[Tensor]:
+    def _decode(self, decoder: Recording | None, layout: PaddedSequences, token: Tensor, rows: Rows) -> list[Tensor]:
         """Go on from the first token until every row has ended; the host reads one token per row and step.
 
         Returns how likely each token was, `[B]` per step, on the device.
         """
-        given = {
-            "token": token,
-            "position": self.stages.put(layout.next_B),
-            "length": self.stages.put(layout.lengths_B),
-        }
+        starts = {"position": self.stages.put(layout.next_B), "length": self.stages.put(layout.lengths_B)}
+        given = {"token": token, **starts}
         sampling, sure = rows.picking.warpers is not None, []
         while not rows.finished:
             assert decoder is not None
@@ -275,13 +248,8 @@ class FastRunner:
             token = rows.picking.pick(said["logits"]) if sampling else said["token"]
             sure.append(log_probability(said["logits"], token))
             given = {"token": token} if sampling else {}
-            _show(streamer, rows.add(token.tolist()))
+            rows.add(token.tolist())
         return sure
-
-
-def _show(streamer: Any, tokens_B: Tensor) -> None:
-    if streamer is not None:
-        streamer.put(tokens_B)
 
 
 def _timings(stopwatch: Stopwatch, tokens: int, wall_ms: float) -> dict[str, float]:

@@ -42,6 +42,12 @@ def fused(function: Function, tensors: Tensors) -> Function:
     return compiled
 
 
+def _laid_out(t: Tensors, policy: str) -> tuple[Tensor, ...]:
+    """Ids, slots, positions and lengths of padded prompts, and their visual tokens, as the forwards take them."""
+    places_3BM = places_of(t["base"], t["visual"], t["cells"], t["widths"], policy)
+    return t["ids"], t["visual"], places_3BM, t["lengths"], t["features"]
+
+
 class Stages:
     """The stages of one stock model. `compiled` fuses the selector's many small kernels, once per grid and batch."""
 
@@ -56,6 +62,10 @@ class Stages:
     def put(self, tensor: Tensor) -> Tensor:
         """To the device without waiting for it."""
         return tensor.to(self.device, non_blocking=True)
+
+    def _run(self, key: tuple[Any, ...], run: Function, given: Tensors, kept_alive: Any = None) -> Tensors:
+        """What `run` makes of `given`, over the recording of that key."""
+        return self.recordings.get(key, lambda: (run, given), kept_alive)(**given)
 
     # ---------------------------------------------------------------- choosing
 
@@ -115,11 +125,10 @@ class Stages:
         """The kept cells of images of one grid."""
         given = {name: judged[name] for name in ("relevance", "weights", "tensions", "mass")} | {"k": k_G}
 
-        def make() -> tuple[Function, Tensors]:
-            return lambda tensors: choose_padded(selector, as_judgement(tensors), tensors["k"], slots), given
+        def run(tensors: Tensors) -> Tensors:
+            return choose_padded(selector, as_judgement(tensors), tensors["k"], slots)
 
-        key = ("choose", grid, k_G.shape[0], slots)
-        return self.recordings.get(key, make, tables_of(grid, self.device))(**given)
+        return self._run(("choose", grid, k_G.shape[0], slots), run, given, tables_of(grid, self.device))
 
     # ---------------------------------------------------------------- encoding
 
@@ -155,34 +164,21 @@ class Stages:
         self, layout: PaddedSequences, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor, layers: int
     ) -> Tensor:
         """Attention of each row's last token to every slot `[V]` fp32, in the first `layers` decoder layers."""
-        batch, length = layout.ids_BM.shape
-        given = self._sequence(layout, features_EVD, cells_V, width_V) | {
-            "places": self.put(layout.places(cells_V.shape[0]))
-        }
+        given = self._sequence(layout, features_EVD, cells_V, width_V)
+        given["places"] = self.put(layout.places(cells_V.shape[0]))
 
-        def make() -> tuple[Function, Tensors]:
-            def run(t: Tensors) -> Tensors:
-                places_3BM = places_of(t["base"], t["visual"], t["cells"], t["widths"], "original")
-                sequence = (t["ids"], t["visual"], places_3BM, t["lengths"])
-                attended_BM = read_first(self.model, layers, self.axis_f, *sequence, t["features"])
-                return {"attended": attended_BM.flatten()[t["places"]]}
+        def run(t: Tensors) -> Tensors:
+            attended_BM = read_first(self.model, layers, self.axis_f, *_laid_out(t, "original"))
+            return {"attended": attended_BM.flatten()[t["places"]]}
 
-            return run, given
-
-        key = ("read first", batch, length, features_EVD.shape[1], layers)
-        return self.recordings.get(key, make)(**given)["attended"]
+        key = ("read first", *layout.ids_BM.shape, features_EVD.shape[1], layers)
+        return self._run(key, run, given)["attended"]
 
     def _sequence(self, layout: PaddedSequences, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor) -> Tensors:
         """Padded prompts on the device, by the names that recordings give them."""
-        return {
-            "ids": self.put(layout.ids_BM),
-            "visual": self.put(layout.visual_BM),
-            "base": self.put(layout.base_BM),
-            "lengths": self.put(layout.lengths_B),
-            "features": features_EVD,
-            "cells": cells_V,
-            "widths": width_V,
-        }
+        made = {"ids": layout.ids_BM, "visual": layout.visual_BM, "base": layout.base_BM, "lengths": layout.lengths_B}
+        placed = {name: self.put(tensor) for name, tensor in made.items()}
+        return placed | {"features": features_EVD, "cells": cells_V, "widths": width_V}
 
     def cache(self, batch: int, capacity: int) -> StaticCache:
         """The cache of that size. It lives as long as a recording that uses it."""
@@ -201,21 +197,14 @@ class Stages:
         policy: str,
     ) -> Tensors:
         """Run the prompts: `logits` and the most likely `token` of each row."""
-        batch, length = layout.ids_BM.shape
-        cache = self.cache(batch, capacity)
-        given = self._sequence(layout, features_EVD, cells_V, width_V)
+        cache = self.cache(layout.ids_BM.shape[0], capacity)
 
-        def make() -> tuple[Function, Tensors]:
-            def run(t: Tensors) -> Tensors:
-                places_3BM = places_of(t["base"], t["visual"], t["cells"], t["widths"], policy)
-                sequence = (t["ids"], t["visual"], places_3BM, t["lengths"])
-                logits = prefill(self.model, cache, self.axis_f, *sequence, t["features"])
-                return {"logits": logits, "token": logits.argmax(-1)}
+        def run(t: Tensors) -> Tensors:
+            logits = prefill(self.model, cache, self.axis_f, *_laid_out(t, policy))
+            return {"logits": logits, "token": logits.argmax(-1)}
 
-            return run, given
-
-        key = ("prefill", batch, length, features_EVD.shape[1], capacity, policy)
-        return self.recordings.get(key, make, cache)(**given)
+        key = ("prefill", *layout.ids_BM.shape, features_EVD.shape[1], capacity, policy)
+        return self._run(key, run, self._sequence(layout, features_EVD, cells_V, width_V), cache)
 
     def decoder(self, batch: int, capacity: int) -> Recording:
         """One step: reads `token`, `position` and `length`, and moves them on to the most likely next token.

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from arr_coc.qwen.batched import kernels as plain_kernels
-from arr_coc.qwen.batched.kernels import merger_weights, text_weights, vision_weights
 from arr_coc.timing import Stopwatch, timed
+from studies.batched import kernels as plain_kernels
+from studies.batched.kernels import merger_weights, text_weights, vision_weights
 
 PrefixCache = list[tuple[Tensor, Tensor]]  # per decoder layer: key and value, [B, H, S, d]
 
@@ -77,9 +77,11 @@ def encode_vision(
     cells_BK: Tensor | None = None,
     kernels: Any = plain_kernels,
     context: tuple[Tensor, Tensor] | None = None,
+    mask: Tensor | None = None,
 ) -> Seen:
     """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only).
 
+    Patches hold one frame, or two of a clip. `mask`, `[B or 1, 1, P, P]`: which patches see each other; None: all.
     `context` are the cells of a small copy, `[B, C, 4, p]`, and the patch of the grid where each of its patches stands,
     `[4 C]`: the kept cells attend to them as well, and they are not handed on.
     """
@@ -103,7 +105,8 @@ def encode_vision(
         place, cos, sin = (torch.cat(both, dim=1) for both in zip((place, cos, sin), heard, strict=True))
     patches = rows.shape[1] * window
     conv = visual.patch_embed.proj
-    weight = conv.weight.sum(2).flatten(1)  # both frames are the same image
+    two_frames = rows.shape[-1] == conv.weight[0].numel()
+    weight = (conv.weight if two_frames else conv.weight.sum(2)).flatten(1)  # one frame stands for two alike
     x = F.linear(rows.reshape(batch * patches, -1), weight.to(dtype), conv.bias.to(dtype))
     x = x.to(place.dtype) + place.reshape(batch * patches, -1)
     cos, sin = cos.reshape(batch * patches, -1), sin.reshape(batch * patches, -1)
@@ -112,7 +115,7 @@ def encode_vision(
         first, rest = vision_weights(block)
         qkv = kernels.vision_qkv(x, cos, sin, first, dtype)
         query, key, value = (y.view(batch, patches, *y.shape[1:]).transpose(1, 2) for y in qkv)
-        attended = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(x.shape)
+        attended = F.scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).reshape(x.shape)
         x = kernels.vision_rest(x, attended, rest, dtype)
         if number in visual.deepstack_visual_indexes:
             level = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
@@ -161,17 +164,28 @@ def rotary_tables(model: Any, positions_3BL: Tensor) -> tuple[Tensor, Tensor]:
 def run_prefix(model: Any, seen: Seen, lead_ids: Tensor, end_id: int, kernels: Any = plain_kernels) -> PrefixCache:
     """Run lead, image and end mark through the decoder; the keys and values are all that the text needs.
 
-    `lead_ids` are the tokens before the image. DeepStack level i is added after decoder layer i.
+    `lead_ids` are the tokens before the image.
     """
-    language = model.model.language_model
-    batch = seen.merged_BKD.shape[0]
-    dtype = seen.merged_BKD.dtype
+    batch, lead = seen.merged_BKD.shape[0], len(lead_ids)
     ids = torch.cat([lead_ids, lead_ids.new_tensor([end_id])])
-    words = language.embed_tokens(ids).expand(batch, -1, -1)
-    lead = len(lead_ids)
+    words = model.model.language_model.embed_tokens(ids).expand(batch, -1, -1)
     x = torch.cat([words[:, :lead], seen.merged_BKD.to(words.dtype), words[:, lead:]], dim=1)
-    length = x.shape[1]
-    tables = rotary_tables(model, prefix_positions(seen, lead))
+    levels = [F.pad(level.to(x.dtype), (0, 0, lead, 1)) for level in seen.deepstack_BKD]
+    return run_words(model, x, prefix_positions(seen, lead), levels, seen.merged_BKD.dtype, kernels)
+
+
+def run_words(
+    model: Any,
+    x: Tensor,
+    positions_3BS: Tensor,
+    levels_BSD: Sequence[Tensor],
+    dtype: torch.dtype,
+    kernels: Any = plain_kernels,
+) -> PrefixCache:
+    """Run embedded words and visual tokens `[B, S, D]` of a prefix; DeepStack level i is added after layer i."""
+    language = model.model.language_model
+    batch, length = x.shape[:2]
+    tables = rotary_tables(model, positions_3BS)
     cos, sin = (y.expand(batch, -1, -1).reshape(batch * length, -1) for y in tables)
     cache: PrefixCache = []
     for number, layer in enumerate(language.layers):
@@ -185,8 +199,8 @@ def run_prefix(model: Any, seen: Seen, lead_ids: Tensor, end_id: int, kernels: A
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = kernels.text_rest(flat, attended.transpose(1, 2).reshape(flat.shape[0], -1), rest, dtype)
         x = x.view(batch, length, -1)
-        if number < len(seen.deepstack_BKD):
-            x = x + F.pad(seen.deepstack_BKD[number].to(x.dtype), (0, 0, lead, 1))
+        if number < len(levels_BSD):
+            x = x + levels_BSD[number]
     return cache
 
 

@@ -15,8 +15,7 @@ from arr_coc.evaluation.field.data import Record
 from arr_coc.evaluation.field.methods import ENCODINGS, Method
 from arr_coc.evaluation.field.table import Row, base_row, sample_of
 from arr_coc.evaluation.statistics import Clustered, Figure, difference_of
-from arr_coc.evaluation.tuning.run import ALL, CLOSE, KEEPS, QUARTER, Answers, Say, TuneOptions, Tuner
-from arr_coc.evaluation.tuning.space import spec_of
+from arr_coc.evaluation.tuning import ALL, CLOSE, KEEPS, QUARTER, Answers, Say, TuneOptions, Tuner, spec_of
 from arr_coc.files import write_json
 from arr_coc.qwen.tuned import TUNED, TUNING_FILE, TUNING_VERSION, default_settings, place_to_write
 
@@ -83,7 +82,7 @@ def result_of(tuner: Tuner, complete: bool) -> dict[str, Any]:
 def _row(group: str, method: Method, records: Sequence[Record], tuner: Tuner) -> Row:
     """A row of the field's table; without a time where it ran on another engine than the rest."""
     row = base_row(method, records, tuner.layers, 0, {"group": group})
-    alike = tuner.engine_of(method) is tuner.engine_of(ALL)
+    alike = tuner.bench.engine_of(method) is tuner.bench.engine_of(ALL)
     times = {"first_token_ms": row["time_ms"]["first_token"] if alike else None}
     return row | {"selector": method.name, "settings": method.selector} | times
 
@@ -93,7 +92,7 @@ def _row(group: str, method: Method, records: Sequence[Record], tuner: Tuner) ->
 
 def difference(answers: Answers, method: Method, other: Method, family: str | None = None) -> Figure:
     """Accuracy of one method less that of another, of one family or of all."""
-    pair = [[r for r in answers[one] if family in (None, r["family"])] for one in (method, other)]
+    pair = ([r for r in answers[one] if family in (None, r["family"])] for one in (method, other))
     return difference_of(*(sample_of(records, "score") for records in pair))
 
 

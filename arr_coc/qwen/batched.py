@@ -1,0 +1,183 @@
+"""Many questions about images of one grid in one pass, for evaluation: the recorded path's own forward, unrecorded.
+
+B images, N cells of the grid, K kept cells, D hidden, S prefix tokens (lead + K + 1), V = B * K, E = 1 + DeepStack
+levels, R rows (a question each), A rows that are not done, T text tokens, L all tokens so far, p values of a patch.
+
+The sequence is always: lead, image, end mark (together the prefix, shared by all questions about a choice), then the
+question's turn, which sees the prefix and itself, at the positions it would have alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arr_coc.qwen.graphs import forward
+from arr_coc.qwen.vision import Grid
+from arr_coc.timing import Stopwatch
+
+Cache = list[tuple[Tensor, Tensor]]  # per decoder layer: key and value, [B, heads, S, d]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the vision tower hands to the language model."""
+
+    merged_BKD: Tensor
+    deepstack_BKD: list[Tensor]
+    cells_BK: Tensor | None  # kept cells in increasing order; None: all
+    grid: Grid
+
+
+def encode_vision(
+    model: Any,
+    patches_BN4p: Tensor,
+    grid: Grid,
+    cells_BK: Tensor | None = None,
+    context: tuple[Tensor, Tensor] | None = None,
+) -> Seen:
+    """Run the vision tower over all cells, or over `cells_BK` alone (they attend to each other only).
+
+    `context` are the cells of a small copy, `[B, C, 4, p]`, and the patch of the grid where each of its patches stands,
+    `[4 C]`: the kept cells attend to them as well, and they are not handed on. Patches are of one frame.
+    """
+    visual, (batch, cells) = model.model.visual, patches_BN4p.shape[:2]
+    frames = visual.patch_embed.proj.weight.shape[2]
+
+    def rows(patches: Tensor) -> Tensor:
+        """Patches as the ViT takes them: the same image in every frame."""
+        return patches.flatten(1, 2).unflatten(-1, (3, 1, -1)).expand(-1, -1, -1, frames, -1).flatten(2)
+
+    if cells_BK is None:
+        seen, places_BK = patches_BN4p, torch.arange(cells, device=patches_BN4p.device).expand(batch, -1)
+    else:
+        seen, places_BK = patches_BN4p[torch.arange(batch, device=cells_BK.device)[:, None], cells_BK], cells_BK
+    heard = None
+    if context is not None:
+        stands_BC = context[1].expand(batch, -1)
+        heard = forward.Heard(rows(context[0]), stands_BC, torch.ones_like(stands_BC, dtype=torch.bool))
+    grid_B2 = torch.tensor([grid] * batch, device=patches_BN4p.device)
+    levels_EBKD = forward.see(visual, rows(seen), places_BK, grid_B2, heard=heard).unflatten(1, (batch, -1))
+    return Seen(levels_EBKD[0], list(levels_EBKD[1:]), cells_BK, grid)
+
+
+def text_start(grid: Grid, lead: int) -> int:
+    """The position of the first text token after the prefix."""
+    return lead + max(grid) + 1
+
+
+def run_prefix(model: Any, seen: Seen, lead_ids: Tensor, end_id: int) -> Cache:
+    """Run lead, image and end mark through the decoder; the keys and values are all that the text needs."""
+    (batch, kept), lead, device = seen.merged_BKD.shape[:2], len(lead_ids), lead_ids.device
+    ids_S = torch.cat([lead_ids, lead_ids.new_zeros(kept), lead_ids.new_tensor([end_id])])
+    slots_BK = torch.arange(batch * kept, device=device).view(batch, kept)
+    visual_BS = F.pad(slots_BK, (lead, 1), value=-1)
+    base_S = torch.cat([torch.arange(lead, device=device), lead_ids.new_full((kept,), lead)])
+    base_S = F.pad(base_S, (0, 1), value=lead + max(seen.grid))
+    cells_V = slots_BK.flatten() % kept if seen.cells_BK is None else seen.cells_BK.flatten()
+    width_V = torch.full_like(cells_V, seen.grid[1])
+    positions_3BS = forward.places_of(base_S.expand(batch, -1), visual_BS, cells_V, width_V, "original")
+    features_EVD = torch.stack([seen.merged_BKD, *seen.deepstack_BKD]).flatten(1, 2)
+    x = forward.embed_prompt(model.model.language_model, ids_S.expand(batch, -1), visual_BS, features_EVD)
+    cache: Cache = []
+    _decode(model, x, positions_3BS, cache, None, (visual_BS, features_EVD))
+    return cache
+
+
+def run_text(model: Any, ids_BT: Tensor, positions_BT: Tensor, mask_B1TL: Tensor, cache: Cache) -> Tensor:
+    """Hidden states `[B, T, D]` of the text after the last layer; its keys and values are appended to `cache`."""
+    x = model.model.language_model.embed_tokens(ids_BT)
+    return _decode(model, x, positions_BT.expand(3, -1, -1), cache, mask_B1TL)
+
+
+def _decode(
+    model: Any,
+    x_BTD: Tensor,
+    positions_3BT: Tensor,
+    cache: Cache,
+    mask_B1TL: Tensor | None,
+    visual: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Through all layers after what is in `cache`; without a mask, causal. `visual` are slots and their features."""
+    language = model.model.language_model
+    axis_f = torch.tensor(forward.axis_of_frequency(language.rotary_emb), device=x_BTD.device)
+    tables = forward.text_rotary(language.rotary_emb, axis_f, positions_3BT, x_BTD.dtype, (1,))
+    begins = not cache
+    for number, layer in enumerate(language.layers):
+        query, key, value = forward.project(layer.self_attn, forward.norm(layer.input_layernorm, x_BTD), tables)
+        if begins:
+            cache.append((key, value))
+        else:
+            before = cache[number]
+            cache[number] = key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
+        how: dict[str, Any] = {"attn_mask": mask_B1TL, "is_causal": mask_B1TL is None, "enable_gqa": True}
+        x_BTD = forward.finish(layer, x_BTD, F.scaled_dot_product_attention(query, key, value, **how))
+        if visual is not None:
+            x_BTD = forward.add_level(x_BTD, number, *visual)
+    return x_BTD
+
+
+# ---------------------------------------------------------------- greedy decoding
+
+
+def share_cache(cache_U: Cache, prefix_R: Tensor) -> Cache:
+    """The keys and values of each row's own prefix."""
+    return [(key[prefix_R], value[prefix_R]) for key, value in cache_U]
+
+
+def answer_rows(
+    model: Any,
+    cache: Cache,
+    prompts: Sequence[Sequence[int]],
+    start: int,
+    stop_id: int,
+    most_tokens: int,
+    stopwatch: Stopwatch,
+) -> list[list[int]]:
+    """The likeliest answer of each row without the stop token. `start` is the position of the first prompt token.
+
+    The prompts' own pass is timed as "prefill", the steps after the first token as "decode". `cache` is used up.
+    """
+    device, rows, prefix = cache[0][0].device, len(prompts), cache[0][0].shape[2]
+    lengths_R = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    longest = int(lengths_R.max())
+    ids_RT = torch.tensor([[*prompt, *[stop_id] * (longest - len(prompt))] for prompt in prompts], device=device)
+    columns_T = torch.arange(longest, device=device)
+    with stopwatch.part("prefill"):
+        # Padding stands after the prompt, so that being causal hides it.
+        causal = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
+        mask = F.pad(causal, (prefix, 0), value=True).expand(rows, 1, -1, -1)
+        hidden_RTD = run_text(model, ids_RT, (start + columns_T).expand(rows, -1), mask, cache)
+        logits_AV = forward.logits_of(model, hidden_RTD[torch.arange(rows, device=device), lengths_R - 1])
+    with stopwatch.part("decode"):
+        valid_AL = F.pad(columns_T < lengths_R[:, None], (prefix, 0), value=True)
+        return _go_on(model, cache, logits_AV, valid_AL, start + lengths_R, stop_id, most_tokens)
+
+
+def _go_on(
+    model: Any, cache: Cache, logits_AV: Tensor, valid_AL: Tensor, next_A: Tensor, stop_id: int, most_tokens: int
+) -> list[list[int]]:
+    """The rest of the answers, token by token. Rows that are done leave the batch when they are a quarter of it."""
+    found: list[list[int]] = [[] for _ in range(logits_AV.shape[0])]
+    row_A = torch.arange(len(found), device=logits_AV.device)
+    done_A = torch.zeros_like(row_A, dtype=torch.bool)
+    for step in range(most_tokens):
+        token_A = logits_AV.argmax(-1)
+        done_A = done_A | (token_A == stop_id)
+        done = done_A.tolist()
+        for row, token, over in zip(row_A.tolist(), token_A.tolist(), done, strict=True):
+            if not over:
+                found[row].append(token)
+        if all(done) or step + 1 == most_tokens:
+            break
+        if 4 * sum(done) >= len(done):
+            left = (~done_A).nonzero().squeeze(-1)
+            row_A, token_A, valid_AL, next_A, done_A = (x[left] for x in (row_A, token_A, valid_AL, next_A, done_A))
+            cache[:] = [(key[left], value[left]) for key, value in cache]
+        valid_AL = F.pad(valid_AL, (0, 1), value=True)
+        given = token_A.unsqueeze(1), (next_A + step).unsqueeze(1), valid_AL[:, None, None]
+        logits_AV = forward.logits_of(model, run_text(model, *given, cache)[:, 0])
+    return found

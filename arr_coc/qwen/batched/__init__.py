@@ -1,1 +1,0 @@
-"""Many questions about images of one grid in one pass, for training and evaluation."""
