@@ -143,6 +143,14 @@ def test_errors_of_the_application_say_nothing_of_it():
         assert "/" not in asked.body["detail"]
 
 
+def test_an_answer_that_breaks_off_is_not_begun_again():
+    async def breaking(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise KeyError("the client has gone")
+
+    assert [message["status"] for message in Asked(app=breaking).sent] == [200]
+
+
 def test_messages_of_the_page_have_a_number():
     assert re.fullmatch(
         r"no question yet: write one \(error [0-9a-f]{8}\)", told(ValueError("no question yet: write one"))

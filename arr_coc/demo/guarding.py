@@ -118,7 +118,8 @@ class Exchange:
         self.number, self.began = secrets.token_hex(4), time.monotonic()
         self.is_upload = self.path.endswith("/upload")
         self.limit = MOST_UPLOAD if self.is_upload else MOST_JSON
-        self.got, self.whole, self.answered = 0, False, False
+        self.got, self.whole = 0, False
+        self.started, self.answered = False, False  # whether the application's answer has begun, or ours was given
 
     async def is_fit(self) -> bool:
         """Whether the application shall see it; if not, it has been refused."""
@@ -185,14 +186,15 @@ class Exchange:
                 await self.refuse(message["status"])
             message["headers"] = [*message.get("headers", []), *self._own_headers()]
         if not self.answered:
+            self.started = True
             await self._send(message)
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
         return [*HEADERS, (b"x-request-id", self.number.encode())]
 
     async def refuse(self, status: int) -> None:
-        """An answer of our own, unless there is one; nothing of the application's follows."""
-        if self.answered:
+        """An answer of our own, unless one has begun; nothing of the application's follows."""
+        if self.answered or self.started:
             return
         self.answered = True
         content = {"detail": WHY.get(status, HTTPStatus(status).phrase), "request_id": self.number}
@@ -218,8 +220,9 @@ class Guard:
             try:
                 await self.app(scope, exchange.receive, exchange.send)
             except Exception as error:
-                if not exchange.answered:
-                    logger.error("error %s of the demo", exchange.number, exc_info=error)
+                if not exchange.answered:  # once an answer has begun, it is the client that has gone
+                    why = None if exchange.started else error
+                    logger.error("error %s of the demo: %s", exchange.number, type(error).__name__, exc_info=why)
                 await exchange.refuse(500)
 
 
