@@ -148,10 +148,12 @@ async def measure(slow: int, sessions: int, rounds: int) -> dict[str, Any]:
             others = [asyncio.create_task(load.be_slow()) for _ in range(slow)]
             greedy = asyncio.create_task(load.be_greedy())
             await asyncio.sleep(2)
-            loaded = []
+            loaded, between = [], []
             for number in range(rounds):
                 await asyncio.sleep(random.random())  # people think before they ask again
+                done = load.greedy_done
                 loaded.append(await load.ask(f"second-{number}"))
+                between.append(load.greedy_done - done)
             greedy.cancel()
             await asyncio.gather(*others)
             for page in opened:
@@ -169,6 +171,7 @@ async def measure(slow: int, sessions: int, rounds: int) -> dict[str, Any]:
         "sessions": sessions,
         "greedy_answers": load.greedy_done,
         "greedy_refused": load.greedy_refused,
+        "most_answers_of_others_between": max(between),
         "seconds_alone": round(medians[0], 2),
         "seconds_under_load": round(medians[1], 2),
         "times_alone": round(medians[1] / medians[0], 2),

@@ -95,11 +95,9 @@ def test_a_body_that_lies_about_its_size_ends_at_the_limit(said, monkeypatch):
 
 def test_a_slow_body_is_cut_off_and_a_steady_one_is_not(monkeypatch):
     monkeypatch.setattr(guarding, "PATIENCE", 0.2)
-    began = time.monotonic()
     asked = Asked(UPLOAD, pieces=[b"x"] * 1000, pause=0.05)
     assert (asked.status, asked.seen) == (408, [])
     assert len(asked.pieces) > 900
-    assert time.monotonic() - began < 20
     monkeypatch.setattr(guarding, "LEAST_RATE", 1)
     assert Asked(UPLOAD, pieces=[b"x" * 100] * 10, pause=0.05).status == 200
 

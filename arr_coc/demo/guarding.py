@@ -34,6 +34,7 @@ LEAST_RATE = 50_000  # bytes a second, beyond the patience
 KEPT_FOR = 7200  # seconds that an upload may lie on the disk: an hour, and what the hourly look at it adds
 MOST_OF_CLIENT, MOST_STORED = 2**28, 2**31  # bytes of uploads in that time, of one client and in all
 MOST_OF_ONE = 8  # questions that one client may have in the queue
+PAUSE = 0.02  # seconds between two looks at the queue; a thousand a second would slow the answer in hand
 MOST_LANES = 1000  # clients whose last turn is remembered
 PUBLIC = ("ask", "compare")  # what may be called by name
 # The browser itself refuses to load anything from another place than this server.
@@ -237,6 +238,7 @@ class FairQueue(Queue):
         """Make a queue, as Gradio made it, one of these."""
         queue.__class__ = cls
         queue.gate, queue.served = gate, Counter()
+        queue.sleep_when_free = queue.progress_update_sleep_when_free = PAUSE
 
     async def push(self, body: Any, request: Any, username: str | None) -> Any:
         lines = self.event_queue_per_concurrency_id.values()
