@@ -102,6 +102,8 @@ MUTANTS = [
         ("length of a password", SERVING, "len(password) < LEAST_PASSWORD", "False", PASSWORD),
         ("old files", "demo/page.py", "delete_cache=(HOUR, HOUR)", "delete_cache=None", GUARDED + "test_old_files"),
         ("attention of long texts", "demo/ask.py", "attended <= MOST_ATTENDED", "True", DEMO + "test_the_attention_of"),
+        ("memory of a session", "demo/microscope.py", "image=looked.picture)", "image=looked.asked.image)",
+         DEMO + "test_a_session_remembers"),
         ("one question at a time", "demo/models.py", "with self._lock:", "if True:", ONE),
         ("models in memory", "demo/models.py", "len(self._loaded) >= self._most", "False", DEMO + "test_at_most_two"),
         ("models that were named", "demo/models.py", "if name not in self._sources:", "if False:", NAMED),

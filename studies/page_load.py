@@ -45,7 +45,8 @@ class Server:
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             try:
-                return (await web.get(self.url)).raise_for_status() and None
+                (await web.get(self.url)).raise_for_status()
+                return
             except httpx.HTTPError:
                 await asyncio.sleep(0.5)
         raise RuntimeError("the demo did not start")

@@ -387,6 +387,13 @@ def test_a_look_shows_the_maps_and_the_numbers(looked, scene):
     assert "explore" in told
 
 
+def test_a_session_remembers_no_large_image(models, scene):
+    looked = microscope.look(models, "mini", Inquiry(scene.resize((2048, 1536)), HAND, 0.1))
+    light = microscope.to_remember(looked)
+    assert max(*light.asked.image.size, *light.picture.size) <= 1024
+    assert microscope.cell_numbers(light, 0) == microscope.cell_numbers(looked, 0)
+
+
 def test_every_point_of_the_picture_is_in_its_cell(looked):
     for point, cell in (
         ((0, 0), 0),

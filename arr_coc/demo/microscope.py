@@ -52,6 +52,11 @@ def look(models: Models, name: str, asked: Inquiry) -> Look:
     return Look(shown(asked.image), asked, choice, cell)
 
 
+def to_remember(looked: Look) -> Look:
+    """What a session keeps: the image itself stays in its file."""
+    return replace(looked, asked=replace(looked.asked, image=looked.picture))
+
+
 def kept_picture(looked: Look) -> Image.Image:
     return kept_overlay(looked.picture, looked.choice.mask, looked.choice.periphery)
 
@@ -162,8 +167,15 @@ def microscope_tab(models: Models, side: Left) -> None:
         room = homunculus(looked.picture, looked.choice.relevance)
         drawn = kept_picture(looked), room, texture_sheet(looked.picture, cell=looked.cell)
         hidden = gr.Image(None, visible=False)
-        light = replace(looked, asked=replace(looked.asked, image=looked.picture)), path  # the image is in its file
-        return light, CLICK, balance(looked), "", *drawn, hidden, *filled(maps, maps_pictures(looked))
+        return (
+            (to_remember(looked), path),
+            CLICK,
+            balance(looked),
+            "",
+            *drawn,
+            hidden,
+            *filled(maps, maps_pictures(looked)),
+        )
 
     @guarded
     def click(last: tuple[Look, str] | None, event: gr.SelectData) -> tuple[Any, str]:
