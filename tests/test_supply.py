@@ -162,14 +162,18 @@ def test_every_file_of_the_package_has_a_licence():
 
 def test_the_audit_says_what_it_saw():
     asked = []
+    good, weak = {"name": "a", "version": "1", "vulns": []}, {"name": "b", "version": "2", "vulns": [{"id": "X-1"}]}
+    unknown = {"name": "c", "skip_reason": "not found"}
 
-    def answering(code, said):
-        return lambda arguments: asked.append(arguments) or (code, said)
+    def answering(*packages):
+        return lambda arguments: asked.append(arguments) or json.dumps({"dependencies": packages})
 
-    assert audit.audit(answering(0, "No known vulnerabilities found\n")) == (0, "No known vulnerabilities found")
-    assert audit.audit(answering(1, "Found 1 known vulnerability in 1 package"))[0] == 1
-    for said in ("ConnectionError: refused", "No module named pip_audit"):
-        assert audit.audit(answering(1, said)) == (None, audit.NOT_REACHED)
+    assert audit.audit(answering(good)) == (0, "1 of 1 packages audited, 0 known weaknesses")
+    assert audit.audit(answering(good, unknown)) == (0, "1 of 2 packages audited, 0 known weaknesses\nnot known: c")
+    assert audit.audit(answering(good, weak)) == (1, "b 2: X-1\n2 of 2 packages audited, 1 known weaknesses")
+    assert audit.audit(answering(unknown, unknown)) == (None, audit.NOT_REACHED)  # what nobody knows is not safe
+    for said in ("", "[]", "ConnectionError"):
+        assert audit.audit(lambda arguments, said=said: said) == (None, audit.NOT_REACHED)
     assert all("--require-hashes" in arguments for arguments in asked)
 
 
