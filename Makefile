@@ -7,21 +7,20 @@ DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 export HF_HUB_OFFLINE := 1
 
-.PHONY: ask demo test lint soak clean
+.PHONY: ask demo test lint soak audit sbom clean
 
-$(CORE): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt locks/ask.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "arr-coc needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	scripts/install.sh $(BIN)/python ask
 	touch $@
 
 $(DEMO): $(CORE)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[demo]"
+	scripts/install.sh $(BIN)/python demo demo
 	touch $@
 
 $(DEV): $(CORE)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,demo,dev]"
+	scripts/install.sh $(BIN)/python test train,demo,dev
 	touch $@
 
 # Three questions about one image: the answers, and pictures of where each of them looked.
@@ -48,6 +47,16 @@ lint: $(DEV)
 
 soak: $(DEV)
 	$(BIN)/python -m pytest -m soak
+
+# Known weaknesses of what is locked, where a database of them can be reached; where not, it says so.
+audit: $(DEV)
+	test -x $(VENV)/audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)/audit \
+		&& $(VENV)/audit/bin/python -m pip install --quiet pip-audit; } || true
+	$(BIN)/python -m studies.supply.audit $(VENV)/audit/bin/python
+
+# What is installed, as a bill of materials.
+sbom: $(DEV)
+	$(BIN)/python -m studies.supply.sbom --extra demo --out results/sbom.json
 
 clean:
 	rm -rf $(VENV) out build dist *.egg-info

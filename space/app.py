@@ -11,7 +11,7 @@ def main() -> None:
     with models.use(models.names[0]):  # loaded before the first visitor
         pass
     host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")  # a Space says where it wants to be reached
-    serve(models, host, int(os.environ.get("GRADIO_SERVER_PORT", "7860")))
+    serve(models, host, int(os.environ.get("GRADIO_SERVER_PORT", "7860")), for_all=True)
 
 
 if __name__ == "__main__":

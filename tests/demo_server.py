@@ -26,7 +26,13 @@ def serving(models: Models) -> Iterator[str]:
     """The address of the running demo, without a slash at its end."""
     with models.use(models.names[0]):
         pass
-    page = serve(models, "127.0.0.1", free_port(), wait=False)
+    for left in (2, 1, 0):
+        try:
+            page = serve(models, "127.0.0.1", free_port(), wait=False)
+            break
+        except OSError:  # Gradio gives its server five seconds to start, and a free port may be gone by then
+            if not left:
+                raise
     try:
         yield page.local_url.rstrip("/")
     finally:

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import re
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -110,6 +111,15 @@ def test_leaving_early_ends_the_answer_and_frees_the_model(models, scene):
 def test_words_outside_the_world_are_named(models, scene):
     *_, told = ask(models, "mini", Inquiry(scene, "Which automobile is parked here?", "auto"))
     assert "not the words: automobile, parked" in told.stats
+
+
+def test_the_attention_of_a_long_question_is_not_drawn(models, scene, monkeypatch):
+    """Its cost is the square of all tokens, those of the text too."""
+    monkeypatch.setattr("arr_coc.demo.ask.MOST_ATTENDED", 265)
+    *_, told = ask(models, "mini", Inquiry(scene, HAND, 1.0))
+    assert told.heat is not None
+    *_, told = ask(models, "mini", Inquiry(scene, f"{HAND} {HAND}", 1.0))
+    assert told.heat is None
 
 
 # ---------------------------------------------------------------- what comes in
@@ -271,20 +281,23 @@ def test_ways_to_choose_share_the_weights():
 
 
 def test_one_question_at_a_time():
+    """Each stays until the next has come, or until it is clear that it cannot come in."""
     models, _ = fake_models(["a/one"])
-    inside = []
+    inside, most = [], []
 
     def use() -> None:
         with models.use("a/one"):
             inside.append(1)
-            assert len(inside) == 1
+            time.sleep(0.01)
+            most.append(len(inside))
             inside.pop()
 
-    threads = [threading.Thread(target=use) for _ in range(16)]
+    threads = [threading.Thread(target=use) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert most == [1] * 8
 
 
 def test_names_show_no_folders(tmp_path):
@@ -374,6 +387,13 @@ def test_a_look_shows_the_maps_and_the_numbers(looked, scene):
     assert "explore" in told
 
 
+def test_a_session_remembers_no_large_image(models, scene):
+    looked = microscope.look(models, "mini", Inquiry(scene.resize((2048, 1536)), HAND, 0.1))
+    light = microscope.to_remember(looked)
+    assert max(*light.asked.image.size, *light.picture.size) <= 1024
+    assert microscope.cell_numbers(light, 0) == microscope.cell_numbers(looked, 0)
+
+
 def test_every_point_of_the_picture_is_in_its_cell(looked):
     for point, cell in (
         ((0, 0), 0),
@@ -454,10 +474,21 @@ def test_without_gradio_one_line_says_how_to_get_it(capsys, monkeypatch):
     assert capsys.readouterr().err == "arr-coc: the demo needs Gradio: pip install 'arr-coc[demo]'\n"
 
 
-def test_another_host_is_warned_about(capsys, monkeypatch):
-    monkeypatch.setattr("arr_coc.demo.serving.serve", lambda *_, **__: None)
-    assert run(["demo", "--host", "0.0.0.0", "--port", "47861"]) == 0
-    assert "warning: everyone who reaches 0.0.0.0" in capsys.readouterr().err
+def test_another_host_needs_a_password(capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr("arr_coc.demo.serving.serve", lambda *_, **settings: asked.append(settings["password"]))
+    away = ["demo", "--host", "0.0.0.0", "--port", "47861"]
+    monkeypatch.delenv("ARR_COC_DEMO_PASSWORD", raising=False)
+    assert run(away) == 3
+    assert "set a password in ARR_COC_DEMO_PASSWORD" in capsys.readouterr().err
+    monkeypatch.setenv("ARR_COC_DEMO_PASSWORD", "short")
+    assert run(away) == 3
+    assert "12 or more" in capsys.readouterr().err
+    monkeypatch.setenv("ARR_COC_DEMO_PASSWORD", "long enough, this")
+    assert run(away) == 0
+    assert asked == ["long enough, this"]
+    monkeypatch.delenv("ARR_COC_DEMO_PASSWORD")
+    capsys.readouterr()
     assert run(["demo", "--port", "47861"]) == 0
     err = capsys.readouterr().err
     assert "warning" not in err

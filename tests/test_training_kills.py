@@ -1,7 +1,15 @@
-"""kill -9 at any time, also in the middle of a save: a run goes on from a complete checkpoint, bit for bit."""
+"""kill -9 at any time, also in the middle of a save: a run goes on from a complete checkpoint, bit for bit.
 
+Signals that ask to end lose nothing at all. What is not the run's own stays, and is not believed.
+"""
+
+import json
+import os
 import random
+import re
 import shutil
+import signal
+import socket
 import time
 from pathlib import Path
 
@@ -11,7 +19,8 @@ from training_runs import run, same, settings, start, tiny_model
 
 from arr_coc.training import checkpoints
 from arr_coc.training import run as selector_run
-from arr_coc.training.checkpoints import is_complete, newest_checkpoint
+from arr_coc.training.checkpoints import NotSaved, held, is_complete, load_checkpoint, newest_checkpoint, sha256
+from arr_coc.training.main import Places, train_selector
 
 SLOWNESS = {"save_file": 0.05, "fsync": 0.02, "rmtree": 0.03}  # seconds more for each call inside a save: 0.3 s in all
 
@@ -52,6 +61,14 @@ def train_and_wait(config, out: Path, last: int) -> None:
 
     selector_run.save_checkpoint = save_and_wait
     run(config, out)
+
+
+def train_and_tell(config, out: Path, told: Path) -> None:
+    """As the leader of a group of processes; what is said goes to a file, a line at a time."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with told.open("a", buffering=1) as lines:
+        train_selector(config, Places(out), lambda line: print(line, file=lines), device="cpu")
 
 
 def slowly(call, seconds):
@@ -144,12 +161,169 @@ def test_twice_the_half_with_a_kill_between_is_the_whole(model, tmp_path, half):
     assert same(tmp_path / "whole", out)
 
 
+# ---------------------------------------------------------------- signals that ask to end
+
+
+def ask_to_end(model: Path, folder: Path, number: signal.Signals, after: int, workers: int) -> None:
+    """Signal a run and all its workers after so many steps; the last step that it told of is in its checkpoint."""
+    told = folder / "told"
+    process = start(train_and_tell, settings(model, steps=10**6, workers=workers), folder / "run", told, daemon=False)
+    wait_for(lambda: told.exists() and f"\nstep {after} " in told.read_text(), process, f"step {after}")
+    os.killpg(process.pid, number)
+    process.join(60)
+    assert process.exitcode == 1  # KeyboardInterrupt
+    last = [int(step) for step in re.findall(r"^step (\d+) ", told.read_text(), re.M)][-1]
+    assert newest_step(folder / "run" / "checkpoints") == last >= after
+
+
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 2), (signal.SIGHUP, 0)])
+def test_a_run_that_is_asked_to_end_loses_nothing(model, tmp_path, number, workers):
+    ask_to_end(model, tmp_path, number, after=2, workers=workers)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_thirty_runs_that_are_asked_to_end_lose_nothing(model, tmp_path):
+    for count in range(30):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        number = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)[count % 3]
+        ask_to_end(model, folder, number, after=1 + count % 7, workers=count % 2)
+
+
+# ---------------------------------------------------------------- two runs, one folder
+
+
+def test_the_second_run_in_a_folder_is_refused_in_one_line(model, tmp_path):
+    with held(tmp_path), pytest.raises(ValueError, match="another run writes into") as refused:
+        run(settings(model), tmp_path)
+    said = str(refused.value)
+    assert f"process {os.getpid()} on {socket.gethostname()} since 20" in said
+    assert "\n" not in said
+    assert names(tmp_path) == [".lock"]
+    with held(tmp_path):  # free again
+        pass
+
+
+def test_a_child_that_outlives_a_killed_run_does_not_hold_its_folder(tmp_path):
+    reading, writing = os.pipe()
+    with held(tmp_path):
+        child = os.fork()
+        if not child:
+            os.write(writing, b"here")
+            time.sleep(60)
+            os._exit(0)
+        os.read(reading, 4)
+    try:
+        with held(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+# ---------------------------------------------------------------- what is not the run's own
+
+
+def test_nothing_is_deleted_that_the_run_did_not_write(tmp_path):
+    save_some(tmp_path, 1000, 1001)
+    save_some(tmp_path, 1, run="another's")
+    for name in ("step-99999999-my-notes", "step-00000002", ".tmp-mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("mine")
+    before = set(names(tmp_path))
+    save_some(tmp_path, 3, 4)
+    assert before <= set(names(tmp_path))
+    (tmp_path / "step-00000003" / "notes.txt").write_text("mine")
+    save_some(tmp_path, 5, 6)
+    assert set(names(tmp_path)) == before | {"step-00000003", "step-00000005", "step-00000006"}
+    save_some(tmp_path, 2)  # where somebody's folder stands
+    (aside,) = tmp_path.glob("step-00000002-aside-*")
+    assert (aside / "notes.txt").read_text() == "mine"
+    assert is_complete(tmp_path / "step-00000002")
+
+
+def test_files_that_the_manifest_does_not_name_are_not_loaded(tmp_path):
+    save_some(tmp_path, 1)
+    shutil.copy(tmp_path / "step-00000001" / "weights.safetensors", tmp_path / "step-00000001" / "more.safetensors")
+    tensors, state = load_checkpoint(newest_checkpoint(tmp_path, ["weights"]), "cpu")
+    assert tensors.keys() == {"weights"}
+    assert state["step"] == 1
+
+
+def forge(checkpoint: Path, kind: str) -> None:
+    """Change a checkpoint, and its manifest so that all sums are right."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    weights, outside = checkpoint / "weights.safetensors", checkpoint.parent / "outside.safetensors"
+    if kind == "less":
+        del manifest["weights.safetensors"]
+    elif kind == "state":
+        del manifest["state.json"]
+    elif kind == "path":
+        (checkpoint.parent / "outside").mkdir()
+        shutil.copy(weights, checkpoint.parent / "outside")
+        manifest["../outside/weights.safetensors"] = ""
+    elif kind == "link":
+        weights.rename(outside)
+        weights.symlink_to(outside)
+    elif kind == "pipe":
+        weights.unlink()
+        os.mkfifo(weights)
+    elif kind == "rubbish":
+        weights.write_bytes(b"rubbish")
+    elif kind == "step":
+        (checkpoint / "state.json").write_text('{"step": 7}')
+    elif kind == "list":
+        manifest = list(manifest)
+    if isinstance(manifest, dict) and kind != "pipe":
+        manifest = {name: sha256(checkpoint / name) for name in manifest}
+    deep = "[" * 100_000
+    (checkpoint / "manifest.json").write_text(deep if kind == "deep" else json.dumps(manifest))
+
+
+@pytest.mark.parametrize("kind", ["less", "state", "path", "link", "pipe", "rubbish", "step", "list", "deep"])
+def test_a_forged_checkpoint_gives_way_to_the_one_before(tmp_path, kind):
+    save_some(tmp_path, 1, 2)
+    assert newest_checkpoint(tmp_path, ["weights"]).name == "step-00000002"
+    forge(tmp_path / "step-00000002", kind)
+    assert newest_checkpoint(tmp_path, ["weights"]).name == "step-00000001"
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(NotSaved, match="could not be written"), held(tmp_path / "run"):
+        pass
+
+
+def test_what_is_saved_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """Each file and its folder are synced, then renamed, and then the folder around them."""
+    synced, rename = [], Path.rename
+    sync = os.fsync
+
+    def noted_sync(handle):
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    def noted_rename(self, target):
+        synced.append("renamed")
+        return rename(self, target)
+
+    monkeypatch.setattr(checkpoints.os, "fsync", noted_sync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    save_some(tmp_path, 1)
+    last = [Path(path).name for path in synced]
+    assert set(last[:3]) == {"weights.safetensors", "state.json", "manifest.json"}
+    assert last[3].startswith(".tmp-")
+    assert last[4:] == ["renamed", tmp_path.name]
+
+
 # ---------------------------------------------------------------- what a kill may leave behind
 
 
-def save_some(folder: Path, *steps: int) -> None:
+def save_some(folder: Path, *steps: int, run: str = "mine") -> None:
     for step in steps:
-        checkpoints.save_checkpoint(folder, step, {"weights": {"x": torch.full((3,), step)}}, {"step": step})
+        state = {"step": step, "run": run}
+        checkpoints.save_checkpoint(folder, step, {"weights": {"x": torch.full((3,), step)}}, state)
 
 
 def names(folder: Path) -> list[str]:
@@ -165,8 +339,6 @@ def test_leftovers_and_broken_checkpoints_make_way(tmp_path):
     save_some(tmp_path, 3)  # the same step again, in place of the broken one
     assert names(tmp_path) == ["step-00000002", "step-00000003"]
     assert newest_step(tmp_path) == 3
-    (tmp_path / "step-00000009").mkdir()
-    (tmp_path / "step-00000009" / "manifest.json").write_text("[1]")
     save_some(tmp_path, 4)
     assert names(tmp_path) == ["step-00000003", "step-00000004"]
 

@@ -128,9 +128,9 @@ def jsonl_folder(folder: Path, count: int, **row: Any) -> str:
 # ---------------------------------------------------------------- other processes
 
 
-def start(target: Callable[..., None], *arguments: Any) -> Any:
-    """A process that runs `target`, a function of an importable module."""
-    process = SERVER.Process(target=_in_child, args=(target, arguments), daemon=True)
+def start(target: Callable[..., None], *arguments: Any, daemon: bool = True) -> Any:
+    """A process that runs `target`, a function of an importable module; if not a `daemon`, it may have children."""
+    process = SERVER.Process(target=_in_child, args=(target, arguments), daemon=daemon)
     process.start()
     return process
 

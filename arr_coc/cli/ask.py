@@ -9,7 +9,7 @@ import typer
 from arr_coc.cli import typed
 from arr_coc.cli.answers import looks_line, notices_about, summary, write_overlay
 from arr_coc.cli.loading import load
-from arr_coc.cli.terminal import notes, set_verbosity
+from arr_coc.cli.terminal import harmless, notes, set_verbosity
 
 if TYPE_CHECKING:
     from arr_coc.qwen import Answer
@@ -62,7 +62,7 @@ def ask(
             )
         )
     else:
-        typer.echo(answer.text)
+        typer.echo(harmless(answer.text))
     notes((*notices, *looks_line(answer), summary(answer)), quiet)
     if overlay is not None:  # last: should it fail, the answer is not lost
         write_overlay(overlay, loaded, pictures, question, answer)

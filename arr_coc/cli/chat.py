@@ -16,7 +16,16 @@ from arr_coc.cli import typed
 from arr_coc.cli.answers import notices_about, summary, write_overlay
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import EXIT_BAD_INPUT, failed
-from arr_coc.cli.terminal import PROMPT, is_terminal, note, notes, read_line, set_verbosity, stop_at_interrupt
+from arr_coc.cli.terminal import (
+    PROMPT,
+    harmless,
+    is_terminal,
+    note,
+    notes,
+    read_line,
+    set_verbosity,
+    stop_at_interrupt,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -134,7 +143,7 @@ class ChatSession:
                 )
 
             for piece in stream_text(self.loaded.processor.tokenizer, work):
-                typer.echo(piece, nl=False)
+                typer.echo(harmless(piece), nl=False)
         typer.echo()
         (made,) = answers
         self.turns.append((question, made.text))
@@ -172,7 +181,7 @@ class ChatSession:
 
     def do_history(self, rest: str) -> None:
         for question, answered in self.turns:
-            note(f"{PROMPT}{question}\n{answered}")
+            note(harmless(f"{PROMPT}{question}\n{answered}"))
         if not self.turns:
             note("nothing was asked yet")
 

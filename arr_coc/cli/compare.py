@@ -17,7 +17,7 @@ from arr_coc.cli import typed
 from arr_coc.cli.answers import notices_about
 from arr_coc.cli.loading import chosen_selector, load
 from arr_coc.cli.run import EXIT_NO_MEMORY
-from arr_coc.cli.terminal import is_terminal, notes, set_verbosity
+from arr_coc.cli.terminal import harmless, is_terminal, notes, set_verbosity
 from arr_coc.comparing import PLAIN, Variant, answer_ways, plan
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def table(rows: Sequence[Variant], question: str) -> "Table":
     made.add_column("answer", overflow="fold")
     for row in rows:
         values = measures(row)
-        said = Text(f"({row.error})" if row.answer is None else row.answer.text)
+        said = Text(f"({row.error})" if row.answer is None else harmless(row.answer.text))
         numbers = ["-"] * 6
         if row.answer is not None:
             times = [milliseconds(values[f"{stage}_ms"]) for stage in ("select", "vision", "prefill", "total")]

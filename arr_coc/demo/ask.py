@@ -18,7 +18,7 @@ from arr_coc.viewing import heatmap, kept_overlay
 from arr_coc.viewing.tokens import looked_at
 
 MOST_NEW_TOKENS = 256
-MOST_ATTENDED = 2048  # visual tokens up to which the attention of a plain answer is drawn: its cost is their square
+MOST_ATTENDED = 2048  # tokens up to which the attention of a plain answer is drawn: its cost is their square
 
 RELEVANCE, ATTENTION = "How relevant each cell is", "Where the answer looked"  # what the second picture shows
 
@@ -56,7 +56,8 @@ def ask(models: Models, name: str, asked: Inquiry) -> Iterator[Told]:
             how: dict[str, Any] = {"keep": asked.keep, "max_new_tokens": MOST_NEW_TOKENS, "stopping_criteria": [stop]}
             answer = owner.ask(asked.image, asked.question, streamer=streamer, **how)
             heat_HW = answer.selection[0].relevance
-            if heat_HW is None and answer.tokens_total <= MOST_ATTENDED:
+            attended = answer.tokens_total + len(tokenizer(asked.question + answer.text)["input_ids"])
+            if heat_HW is None and attended <= MOST_ATTENDED:
                 heat_HW = looked_at(owner, [asked.image], asked.question, answer.text)[0]
             done.append((answer, heat_HW, notices_about(owner, asked.question)))
 

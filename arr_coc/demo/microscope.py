@@ -3,13 +3,13 @@
 H W grid of cells.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PIL import Image, ImageDraw
 
 from arr_coc.config import SCORERS
-from arr_coc.demo.inputs import Inquiry, Left, check_question, shown
+from arr_coc.demo.inputs import Inquiry, Left, check_question, read_upload, shown
 from arr_coc.demo.models import Models
 from arr_coc.demo.telling import share
 from arr_coc.qwen.answers import ImageSelection
@@ -30,13 +30,17 @@ TENSIONS_MEAN = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A look at one choice; stays with the session that took it."""
+    """A look at one choice; stays with the session that took it, a few megabytes whatever the size of the image."""
 
     picture: Image.Image
     asked: Inquiry
     choice: ImageSelection
-    rows: list[dict[str, Any]]  # one per cell, row by row
     cell: int  # px of a cell's side
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One per cell, row by row."""
+        return token_rows(self.choice)
 
 
 def look(models: Models, name: str, asked: Inquiry) -> Look:
@@ -45,7 +49,12 @@ def look(models: Models, name: str, asked: Inquiry) -> Look:
         choice, cell = owner.choose(asked.image, asked.question, asked.keep)[0], owner.geometry.cell
     if choice.relevance is None:
         raise ValueError("every token is kept, so nothing was weighed: turn the dial below 100 percent")
-    return Look(shown(asked.image), asked, choice, token_rows(choice), cell)
+    return Look(shown(asked.image), asked, choice, cell)
+
+
+def to_remember(looked: Look) -> Look:
+    """What a session keeps: the image itself stays in its file."""
+    return replace(looked, asked=replace(looked.asked, image=looked.picture))
 
 
 def kept_picture(looked: Look) -> Image.Image:
@@ -99,8 +108,9 @@ def cell_picture(looked: Look, cell: int) -> Image.Image:
 
 def cell_numbers(looked: Look, cell: int) -> str:
     """Markdown: the numbers of one cell and why it was kept or dropped."""
-    row = looked.rows[cell]
-    rank = 1 + sum(other["relevance"] > row["relevance"] for other in looked.rows)
+    rows = looked.rows
+    row = rows[cell]
+    rank = 1 + sum(other["relevance"] > row["relevance"] for other in rows)
     lines = [
         f"### Row {row['y']}, column {row['x']}",
         f"**{row['why']}**",
@@ -108,7 +118,7 @@ def cell_numbers(looked: Look, cell: int) -> str:
         "| | value |",
         "|---|---|",
         f"| relevance | {row['relevance']:.3f} |",
-        f"| rank | {rank} of {len(looked.rows)} |",
+        f"| rank | {rank} of {len(rows)} |",
         *(f"| {name} | {row[name]:.3f} |" for name in looked.choice.maps),
     ]
     return "\n".join(lines)
@@ -157,19 +167,30 @@ def microscope_tab(models: Models, side: Left) -> None:
         room = homunculus(looked.picture, looked.choice.relevance)
         drawn = kept_picture(looked), room, texture_sheet(looked.picture, cell=looked.cell)
         hidden = gr.Image(None, visible=False)
-        return looked, CLICK, balance(looked), "", *drawn, hidden, *filled(maps, maps_pictures(looked))
+        return (
+            (to_remember(looked), path),
+            CLICK,
+            balance(looked),
+            "",
+            *drawn,
+            hidden,
+            *filled(maps, maps_pictures(looked)),
+        )
 
     @guarded
-    def click(looked: Look | None, event: gr.SelectData) -> tuple[Any, str]:
-        if looked is None:
+    def click(last: tuple[Look, str] | None, event: gr.SelectData) -> tuple[Any, str]:
+        if last is None:
             raise ValueError(NOTHING)
+        looked, _ = last
         cell = cell_at(looked, *event.index)
         return cell_picture(looked, cell), cell_numbers(looked, cell)
 
     @guarded
-    def compare(looked: Look | None, question: str, name: str) -> tuple[Any, str]:
-        if looked is None:
+    def compare(last: tuple[Look, str] | None, question: str, name: str) -> tuple[Any, str]:
+        if last is None:
             raise ValueError(NOTHING)
+        light, path = last
+        looked = replace(light, asked=replace(light.asked, image=read_upload(path)))
         drawn, said = second_question(models, name, looked, question)
         return gr.Image(drawn, visible=True), said
 

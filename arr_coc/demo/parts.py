@@ -3,6 +3,7 @@
 import functools
 import html
 import inspect
+import secrets
 from abc import ABCMeta
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,8 +55,10 @@ class Upload(gr.Image, metaclass=WithoutStub):
 
 
 def told(error: Exception) -> str:
-    """An error in one line, as text: the page would take it for HTML, and a file's name may hold some."""
-    return html.escape(short_message(error), quote=False)
+    """An error in one line with its number, as text: the page would take it for HTML; a file's name may hold some."""
+    number = secrets.token_hex(4)
+    message = short_message(error, number)
+    return html.escape(message if number in message else f"{message} (error {number})", quote=False)
 
 
 @contextmanager

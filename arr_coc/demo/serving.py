@@ -1,8 +1,8 @@
 """Serving the page: loopback unless asked otherwise, nothing from outside, every limit set."""
 
 import atexit
-import ipaddress
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -16,8 +16,8 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(10**9)
 
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from arr_coc.demo.guarding import FairQueue, Gate, Guard, Hurried, is_loopback
 from arr_coc.demo.models import Models
 from arr_coc.demo.page import build_page
 from arr_coc.demo.parts import CSS, THEME
@@ -26,41 +26,9 @@ from arr_coc.images.reader import MOST_BYTES
 MOST_WAITING = 32  # questions in the queue; the next one is told to come back
 MOST_THREADS = 8  # one question at a time, and some for the rest; every thread holds memory of its own
 MOST_SESSIONS = 64  # browsers whose last look is remembered
-# The browser itself refuses to load anything from another place than this server.
-POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'"
-)
-HEADERS = (
-    (b"content-security-policy", POLICY.encode()),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-)
-
-
-class SafeHeaders:
-    """Adds the headers above to every answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *HEADERS]
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+MOST_CONNECTIONS = 512
+PASSWORD = "ARR_COC_DEMO_PASSWORD"  # the variable that holds it: a command line can be read by others
+LEAST_PASSWORD = 12  # characters
 
 
 def check_port(host: str, port: int) -> None:
@@ -76,12 +44,39 @@ def check_port(host: str, port: int) -> None:
             raise ValueError(f"port {port} of {host}: {error.strerror}; give another with --port") from None
 
 
-def serve(models: Models, host: str, port: int, *, open_browser: bool = False, wait: bool = True) -> Any:
-    """Serve the page, until it is ended if `wait`; returns the page, whose `local_url` says where it is."""
+def check_password(host: str, password: str | None) -> None:
+    """Whoever reaches the page uses this machine: from elsewhere, only with a password."""
+    if password is not None and len(password) < LEAST_PASSWORD:
+        raise ValueError(f"the password has {len(password)} characters: give one of {LEAST_PASSWORD} or more")
+    if password is None and not is_loopback(host):
+        raise ValueError(f"--host {host} can be reached by others: set a password in {PASSWORD}, or leave --host out")
+
+
+def serve(
+    models: Models,
+    host: str,
+    port: int,
+    *,
+    password: str | None = None,
+    for_all: bool = False,
+    open_browser: bool = False,
+    wait: bool = True,
+) -> Any:
+    """Serve the page, until it is ended if `wait`; returns the page, whose `local_url` says where it is.
+
+    For others than this machine it needs a password (with any user name), unless it is meant `for_all`.
+    """
+    if not for_all:
+        check_password(host, password)
+    if wait:
+        _heed_signals()
     _use_private_folder()
     page = build_page(models)
     page.queue(max_size=MOST_WAITING, default_concurrency_limit=4, api_open=False)
+    gate = Gate(local=is_loopback(host))
+    FairQueue.take_over(page._queue, gate)
     page.launch(
+        auth=None if password is None else lambda _, given: secrets.compare_digest(given.encode(), password.encode()),
         server_name=host,
         server_port=port,
         inbrowser=open_browser,
@@ -101,16 +96,26 @@ def serve(models: Models, host: str, port: int, *, open_browser: bool = False, w
         footer_links=[],
         theme=THEME,
         css=CSS,
-        app_kwargs={"middleware": [Middleware(SafeHeaders)]},
+        app_kwargs={"middleware": [Middleware(Guard, gate=gate)]},
     )
+    served = page.server.config  # read anew for every connection
+    served.limit_concurrency = MOST_CONNECTIONS
+    served.http_protocol_class = type("HurriedProtocol", (Hurried, served.http_protocol_class), {})
     if wait:
         _wait(page)
     return page
 
 
+def _heed_signals() -> None:
+    """The system asks to end, or the terminal closes (unless `nohup` says otherwise): what is open is closed."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: sys.exit(0))
+
+
 def _wait(page: Any) -> None:
     """Until Ctrl-C, or until the system asks to end; the port and the files are given back either way."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         threading.Event().wait()
     finally:

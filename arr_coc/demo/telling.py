@@ -68,7 +68,7 @@ def _card(way: str, answer: Answer) -> str:
     return f'<div class="card"><h4>{html.escape(way)}</h4><p class="answer">{said}</p><ul>{lines}</ul></div>'
 
 
-def short_message(error: BaseException) -> str:
+def short_message(error: BaseException, number: str | None = None) -> str:
     """What went wrong: our own messages as they are, anything else by a number that stands in the log as well."""
     if is_out_of_memory(error):
         return "out of memory: give a smaller image, or keep fewer tokens"
@@ -76,6 +76,6 @@ def short_message(error: BaseException) -> str:
     ours = isinstance(error, ValueError) and text and "\n" not in text and not PRIVATE.search(text)
     if ours and len(text) <= MOST_CHARACTERS:
         return text
-    number = secrets.token_hex(4)
+    number = number or secrets.token_hex(4)
     logger.error("error %s of the demo", number, exc_info=error)
     return f"something went wrong here: try again, and report error {number} if it stays"

@@ -4,6 +4,7 @@ Batch i depends on the seed and on i alone, so the position in the data is one n
 with the very batch that was next. Of files, some examples are held back to watch the training with.
 """
 
+import signal
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -169,8 +170,15 @@ def stream_batches(
         prefetch_factor=2 if workers else None,
         pin_memory=pin,
         multiprocessing_context="fork" if workers else None,
+        worker_init_fn=_leave_ending_to_the_run,
     )
     yield from loader
+
+
+def _leave_ending_to_the_run(worker: int) -> None:
+    """A signal to all processes of a run at once is for the main one: it saves, and then ends its workers."""
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
 
 
 # ---------------------------------------------------------------- what a run does without

@@ -9,6 +9,7 @@
 bit for bit with `--steps` on a CPU, with what is left of the time with `--seconds`.
 """
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
@@ -16,11 +17,11 @@ from typing import Any
 
 import torch
 
-from arr_coc.training.checkpoints import newest_checkpoint, resumable
+from arr_coc.training.checkpoints import held, newest_checkpoint, resumable
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.learning import Learning, Team
 from arr_coc.training.making import make_learner
-from arr_coc.training.run import NotFinite, Places, Run, Stop
+from arr_coc.training.run import FILES, NotFinite, Places, Run, Stop
 from arr_coc.training.watching import Clock, Report
 
 __all__ = ["NotFinite", "Places", "Stop", "train_selector"]
@@ -31,13 +32,21 @@ def train_selector(
 ) -> dict[str, Any]:
     """Train by `config`; returns the last evaluation. Goes on from the newest complete checkpoint, if any.
 
-    Ctrl-C saves and then raises KeyboardInterrupt. A loss that is not finite raises NotFinite.
+    Ctrl-C, SIGTERM and SIGHUP save and then raise KeyboardInterrupt. A loss that is not finite raises NotFinite.
     """
     launched = time.monotonic()
     team = Team(device)
     if team.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    resumed = newest_checkpoint(places.checkpoints)
+    with held(places.out) if team.is_main else contextlib.nullcontext():
+        return _train(config, places, say, team, launched)
+
+
+def _train(
+    config: SelectorTrainConfig, places: Places, say: Callable[[str], None], team: Team, launched: float
+) -> dict[str, Any]:
+    """The run itself, in a folder that is its own."""
+    resumed = newest_checkpoint(places.checkpoints, FILES)
     state = resumable(resumed, config) if resumed else {"trained": 0.0}
     torch.manual_seed(config.seed)
     made = make_learner(config, places.init_from, team.device, say if team.is_main else lambda line: None)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import secrets
 import shutil
 import signal
 import threading
@@ -16,6 +17,7 @@ from arr_coc.qwen.adapting import ADAPTED, save_adapted, weights_hash
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.training.checkpoints import (
+    RUN,
     load_checkpoint,
     optimizer_tensors,
     restore_optimizer,
@@ -27,9 +29,12 @@ from arr_coc.training.groups import GridGroup
 from arr_coc.training.learning import BadStep, Learning, Means
 from arr_coc.training.watching import Clock, Report, Watcher
 
+FILES = ("weights", "optimizer")  # of a checkpoint
 BAD_BATCH = "bad-batch.json"
 LOWER = "start anew with a lower learning_rate"
 AGAIN = 1.0  # seconds between two presses of Ctrl-C; a launcher may pass on one press as several
+# Ctrl-C, the wish of the system, and a terminal that closes; not all of them are everywhere.
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class NotFinite(ValueError):
@@ -37,21 +42,26 @@ class NotFinite(ValueError):
 
 
 class Stop:
-    """Whether somebody pressed Ctrl-C: the step in hand is finished and saved. A second press does not wait."""
+    """Whether somebody pressed Ctrl-C, or the system asks to end: the step in hand is finished and saved.
+
+    A second press does not wait.
+    """
 
     def __init__(self) -> None:
         self.asked = False
         self._first = 0.0
-        self._before: Any = None
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._ask)
+            for one in ENDING:
+                if one is signal.SIGINT or signal.getsignal(one) is not signal.SIG_IGN:  # as `nohup` has it
+                    self._before[one] = signal.signal(one, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for one, before in self._before.items():
+            signal.signal(one, before or signal.SIG_DFL)
 
     def _ask(self, *_: object) -> None:
         now = time.monotonic()
@@ -94,6 +104,7 @@ class Run:
         """`report` is None in all processes but the main one."""
         self.learning, self.places, self.clock, self.report = learning, places, clock, report
         config, team, made = self.config, self.team, self.made = learning.config, learning.team, learning.made
+        self.name: str | None = secrets.token_hex(8)  # stays, however often the run goes on
         self.step = 0  # optimizer steps so far
         self.taken = 0  # batches so far, those of all processes together: the position in the data
         self.rows = 0  # questions of this process since the last line about them
@@ -209,11 +220,10 @@ class Run:
         if not self.team.is_main:
             return
         names = self.made.names
-        groups = {
-            "weights": {name: parameter.detach() for parameter, name in names.items()},
-            "optimizer": optimizer_tensors(self.made.optimizer, names),
-        }
+        weights = {name: parameter.detach() for parameter, name in names.items()}
+        groups = dict(zip(FILES, (weights, optimizer_tensors(self.made.optimizer, names)), strict=True))
         state = {
+            RUN: self.name,
             "step": self.step,
             "taken": self.taken,
             "trained": self.clock.trained(),
@@ -235,7 +245,7 @@ class Run:
                 parameter.copy_(groups["weights"][name])
         restore_optimizer(self.made.optimizer, self.made.names, groups["optimizer"])
         self.made.restore_strategy(state["strategy"])
-        self.step, self.taken = int(state["step"]), int(state["taken"])
+        self.name, self.step, self.taken = state.get(RUN), int(state["step"]), int(state["taken"])
 
     def finish(self) -> dict[str, Any]:
         """Proof that the base is as it was, the adapter into the run's folder, and a last evaluation."""

@@ -20,6 +20,7 @@ import torch
 from transformers import AutoTokenizer
 
 from arr_coc.training.checkpoints import (
+    held,
     load_checkpoint,
     newest_checkpoint,
     optimizer_tensors,
@@ -59,12 +60,17 @@ class Places:
 
 def train_mini(config: MiniTrainConfig, places: Places, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Train by `config`; returns the last evaluation. Goes on from the newest complete checkpoint, if any."""
+    with held(places.out):
+        return _train(config, places, say)
+
+
+def _train(config: MiniTrainConfig, places: Places, say: Callable[[str], None]) -> dict[str, Any]:
     launched = time.monotonic()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and we have many
     tokenizer = AutoTokenizer.from_pretrained(places.assets)
     turns = Turns(tokenizer)
-    resumed = newest_checkpoint(places.checkpoints)
+    resumed = newest_checkpoint(places.checkpoints, ("model", "head", "optimizer"))
     state: dict[str, Any] = resumable(resumed, config) if resumed else {"step": 0, "trained": 0.0}
     step, clock = int(state["step"]), SharedClock(config.steps, config.seconds, launched, state["trained"])
     last = 10**9 if config.seconds else -(-config.steps // len(USES))

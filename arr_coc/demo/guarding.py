@@ -1,0 +1,306 @@
+"""What stands between the network and the page: from where, how large and how slow a request may be.
+
+Every answer carries the number of its request; a refusal says that number and what to do, and nothing else.
+"""
+
+import asyncio
+import ipaddress
+import json
+import logging
+import re
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from gradio.queueing import Event, Queue
+from gradio.server_messages import ProcessCompletedMessage
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from arr_coc.images.reader import MOST_BYTES
+
+logger = logging.getLogger(__name__)
+
+MOST_JSON = 2**20  # bytes of a body that is no upload
+MOST_UPLOAD = MOST_BYTES + 2**16  # a file and what is around it
+PATIENCE = 10  # seconds for a body or for its first lines, and for somebody to listen for an answer
+LEAST_RATE = 50_000  # bytes a second, beyond the patience
+KEPT_FOR = 7200  # seconds that an upload may lie on the disk: an hour, and what the hourly look at it adds
+MOST_OF_CLIENT, MOST_STORED = 2**28, 2**31  # bytes of uploads in that time, of one client and in all
+MOST_OF_ONE = 8  # questions that one client may have in the queue
+PAUSE = 0.02  # seconds between two looks at the queue; a thousand a second would slow the answer in hand
+MOST_LANES = 1000  # clients whose last turn is remembered
+PUBLIC = ("ask", "compare")  # what may be called by name
+# The browser itself refuses to load anything from another place than this server.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+WHY = {
+    403: "this is for the page alone, on the machine that serves it: open it at localhost",
+    408: "too slow: send it again over a better line",
+    413: f"too large: an image has {MOST_BYTES // 2**20} MB at most",
+    429: "too many uploads: come back in an hour",
+    503: "too many questions wait: come back in a minute",
+}
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _is_local(address: str) -> bool:
+    """Whether an address, as in the headers Host and Origin, names this machine: a name that leads here does not."""
+    try:
+        return is_loopback(urlsplit(address if "//" in address else f"//{address}").hostname)
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What all requests to one server share."""
+
+    local: bool  # served for this machine alone
+    uploads: list[tuple[float, str, int]] = field(default_factory=list)  # when, by whom, bytes
+    read: Counter[str] = field(default_factory=Counter)  # streams of answers that are open, by session or event
+    shown: Counter[str] = field(default_factory=Counter)  # pages that are open, by session
+
+    def has_room(self, client: str, size: int) -> bool:
+        """Whether so many bytes may be uploaded: what lies on the disk is bounded, by client and in all."""
+        self.uploads[:] = [one for one in self.uploads if one[0] > time.monotonic() - KEPT_FOR]
+        own = sum(taken for _, who, taken in self.uploads if who == client)
+        return own + size <= MOST_OF_CLIENT and sum(taken for *_, taken in self.uploads) + size <= MOST_STORED
+
+    @contextmanager
+    def counting(self, path: str, query: str) -> Iterator[None]:
+        """While a stream is open, somebody is there."""
+        page = re.search(r"/heartbeat/([^/]+)$", path)
+        stream = re.search(r"/call/(?:v2/)?[^/]+/([^/]+)$", path)
+        session = parse_qs(query).get("session_hash", [""])[0] if path.endswith("/queue/data") else ""
+        count, who = (self.shown, page[1]) if page else (self.read, stream[1] if stream else session)
+        count[who] += 1
+        try:
+            yield
+        finally:
+            count[who] -= 1
+            if not count[who]:
+                del count[who]
+
+    def hears(self, event: Event) -> bool:
+        """Whether somebody waits for this; what is not public is for a page that is open."""
+        listened = self.read[event.session_hash] or self.read[event._id]
+        return bool(listened and (event.fn.api_visibility == "public" or self.shown[event.session_hash]))
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
+        self.gate, self.path, self._receive, self._send = gate, str(scope["path"]), receive, send
+        self.headers, self.client = Headers(scope=scope), str((scope.get("client") or ("",))[0])
+        self.number, self.began = secrets.token_hex(4), time.monotonic()
+        self.is_upload = self.path.endswith("/upload")
+        self.limit = MOST_UPLOAD if self.is_upload else MOST_JSON
+        self.got, self.whole = 0, False
+        self.started, self.answered = False, False  # whether the application's answer has begun, or ours was given
+
+    async def is_fit(self) -> bool:
+        """Whether the application shall see it; if not, it has been refused."""
+        said, named = self.headers.get("content-length", ""), re.search(r"/call/(?:v2/)?([^/]+)/?$", self.path)
+        size = int(said) if said.isdigit() else 0
+        hosts = [self.headers[name] for name in ("host", "origin") if name in self.headers]
+        wrong = {
+            403: self.gate.local and not all(map(_is_local, hosts)),
+            404: named is not None and named[1] not in PUBLIC,
+            413: size > self.limit,
+            429: self.is_upload and not self.gate.has_room(self.client, size or self.limit),
+        }
+        for status in (status for status, found in wrong.items() if found):
+            await self.refuse(status)
+        if not self.answered and re.search(r"/(?:run|api)/[^/]+/?$", self.path):
+            await self._from_page()
+        return not self.answered
+
+    async def _from_page(self) -> None:
+        """Calls past the queue are for pages that are open; the body is read, and given again."""
+        body = b""
+        while not self.whole:
+            body += (await self.receive()).get("body", b"")
+        found = re.search(r'"session_hash"\s*:\s*"([^"]+)"', body.decode(errors="replace"))
+        for _ in range(20):  # the page opens its stream at the same time
+            if found and self.gate.shown[found[1]]:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            await self.refuse(403)
+        rest, again = self._receive, [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            return again.pop() if again else await rest()
+
+        self._receive = receive
+
+    async def receive(self) -> Message:
+        """The next piece of the body, if it comes in time and is not too much. After it, whatever comes."""
+        if self.whole:
+            return await self._receive()
+        left = self.began + PATIENCE + self.got / LEAST_RATE - time.monotonic()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.0, left))
+        except TimeoutError:
+            return await self._cut(408)
+        self.got += len(message.get("body", b""))
+        self.whole = not message.get("more_body", False)
+        if self.got > self.limit:
+            return await self._cut(413)
+        if self.whole and self.is_upload:
+            self.gate.uploads.append((self.began, self.client, self.got))
+        return message
+
+    async def _cut(self, status: int) -> Message:
+        self.whole = True
+        await self.refuse(status)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """The application's answer; what it says of its errors stays here."""
+        if message["type"] == "http.response.start":
+            if message["status"] >= 400 and message["status"] != 401:  # 401: the page asks for the password
+                await self.refuse(message["status"])
+            message["headers"] = [*message.get("headers", []), *self._own_headers()]
+        if not self.answered:
+            self.started = True
+            await self._send(message)
+
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        return [*HEADERS, (b"x-request-id", self.number.encode())]
+
+    async def refuse(self, status: int) -> None:
+        """An answer of our own, unless one has begun; nothing of the application's follows."""
+        if self.answered or self.started:
+            return
+        self.answered = True
+        content = {"detail": WHY.get(status, HTTPStatus(status).phrase), "request_id": self.number}
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *self._own_headers()]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": json.dumps(content).encode()})
+
+
+class Guard:
+    """Every request goes through here."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self.app, self.gate = app, gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = Exchange(self.gate, scope, receive, send)
+        if not await exchange.is_fit():
+            return
+        with self.gate.counting(exchange.path, scope.get("query_string", b"").decode("latin-1")):
+            try:
+                await self.app(scope, exchange.receive, exchange.send)
+            except Exception as error:
+                if not exchange.answered:  # once an answer has begun, it is the client that has gone
+                    why = None if exchange.started else error
+                    logger.error("error %s of the demo: %s", exchange.number, type(error).__name__, exc_info=why)
+                await exchange.refuse(500)
+
+
+class FairQueue(Queue):
+    """Gradio's queue, in which clients take turns, nobody fills it alone, and nothing runs that nobody waits for."""
+
+    gate: Gate
+    served: Counter[Any]  # machine, or machine and session -> when it had its last turn
+
+    @classmethod
+    def take_over(cls, queue: Any, gate: Gate) -> None:
+        """Make a queue, as Gradio made it, one of these."""
+        queue.__class__ = cls
+        queue.gate, queue.served = gate, Counter()
+        queue.sleep_when_free = queue.progress_update_sleep_when_free = PAUSE
+
+    async def push(self, body: Any, request: Any, username: str | None) -> Any:
+        lines = self.event_queue_per_concurrency_id.values()
+        lanes = Counter(_lane(one.request, one.session_hash, one._id) for line in lines for one in line.queue)
+        if lanes[_lane(request, body.session_hash)] >= MOST_OF_ONE:
+            return False, WHY[503], "queue_full"
+        return await super().push(body, request, username)
+
+    def get_events(self) -> Any:
+        """Of those that somebody waits for, the one whose client has waited longest for its turn."""
+        waiting = []
+        for line in self.event_queue_per_concurrency_id.values():
+            if line.concurrency_limit is None or line.current_concurrency < line.concurrency_limit:
+                line.queue = [event for event in line.queue if self._may_wait(event)]
+                waiting.append((line, line.queue))
+                line.queue = sorted(filter(self.gate.hears, line.queue), key=self._turn)
+        found = super().get_events()
+        for line, events in waiting:
+            line.queue = [event for event in events if found is None or event not in found[0]]
+        if found is not None:
+            event, now = found[0][0], max(self.served.values(), default=0) + 1
+            if len(self.served) > MOST_LANES:
+                self.served.clear()
+            lane = _lane(event.request, event.session_hash, event._id)
+            self.served[lane[0]] = self.served[lane] = now
+        return found
+
+    def _may_wait(self, event: Event) -> bool:
+        """False for what nobody has listened for, or what is for a page that has not come: it is given up."""
+        if self.gate.hears(event) or time.monotonic() - event.enqueue_time < PATIENCE:
+            return True
+        self.event_ids_to_events.pop(event._id, None)
+        if self.gate.read[event.session_hash]:
+            self.send_message(event, ProcessCompletedMessage(output={"error": WHY[403]}, success=False))
+        else:
+            self.pending_event_ids_session.pop(event.session_hash, None)
+        return False
+
+    def _turn(self, event: Event) -> tuple[int, int]:
+        lane = _lane(event.request, event.session_hash, event._id)
+        return self.served[lane[0]], self.served[lane]
+
+
+def _lane(request: Any, session: str | None, own: str = "") -> tuple[str, str]:
+    """Whose turn it is: the machine, and the session on it; calls whose session is their `own` share a turn."""
+    return request.client.host if request.client else "", session if session and session != own else ""
+
+
+class Hurried:
+    """Of a connection: its first lines come in time, or it is closed. Mixed into the server's own protocol."""
+
+    cycle: Any
+    loop: Any
+    transport: Any
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)  # type: ignore[misc]
+        self.loop.call_later(PATIENCE, self._look, None)
+
+    def _look(self, before: Any) -> None:
+        """Between two looks a request has begun, or one is under way; else somebody holds the line."""
+        if self.cycle is before and (before is None or before.response_complete):
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(PATIENCE, self._look, self.cycle)

@@ -1,0 +1,1 @@
+"""What this project is built from: pinned by hash, listed, licensed, audited."""
