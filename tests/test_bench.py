@@ -197,7 +197,7 @@ def test_time_per_token_leaves_the_first_out(monkeypatch):
 def test_the_peak_is_seen():
     with watch_peak(torch.device("cpu")) as peak:
         torch.ones(64 * 2**20 // 4).sum()
-    assert peak.total >= peak.above > 32
+    assert peak["peak_mb"] >= peak["peak_above_mb"] > 32
 
 
 def test_what_does_not_fit_is_left_out_and_said(subject, monkeypatch):

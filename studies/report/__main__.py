@@ -15,7 +15,7 @@ from arr_coc.viewing import kept_overlay
 from studies.report.equal_time import equal_time_blocks
 from studies.report.losses import loss_blocks
 from studies.report.sections import equal_token_blocks, lead_blocks
-from studies.report.sources import FILES, source_blocks
+from studies.report.sources import read_results, source_blocks
 from studies.report.verdicts import verdict_blocks
 
 
@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line, file=sys.stderr)
 
     try:
-        for path in write_report(given.results, given.out, say, sections(given.failures, say), FILES):
+        read_results(given.results)  # a broken file is named before anything else is said
+        for path in write_report(given.results, given.out, say, sections(given.failures, say)):
             print(path)
     except ValueError as error:
         print(error, file=sys.stderr)
