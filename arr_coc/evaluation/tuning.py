@@ -326,7 +326,7 @@ class Tuner:
         return made
 
     def _confirm(self, batch: Batch) -> None:
-        """Answers with the finalists, and automatic budgets: by the evidence kept, or where nobody knows it, by answers."""
+        """Answers with the finalists, and automatic budgets: by the evidence kept or, where unknown, by answers."""
         specs = [spec_of(one) for one in self.final]
         methods = [Method(spec, "sparse", keep) for spec in specs for keep in CLOSE]
         if not self.found or any(query.metric == "none" or not query.answers for query in batch.queries):

@@ -172,7 +172,7 @@ def eager_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
 
     def generate(most: int) -> None:
         owner.fast = False
-        length = {"do_sample": False, "max_new_tokens": most, "min_new_tokens": most}
+        length: dict[str, Any] = {"do_sample": False, "max_new_tokens": most, "min_new_tokens": most}
         model.generate(**given, **length) if whole else owner.generate(**given, keep=case.dial, **length)
 
     return Way(once, lambda: per_token(generate, case.decode, model.device))

@@ -74,19 +74,19 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     return statistics.linear_regression([log(x) for x, _ in points], [log(y) for _, y in points]).slope
 
 
-def series_of(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    """Rows that differ in the image's side alone, by what they share; all tokens are one series, however many."""
-    series: dict[tuple[Any, ...], list[Row]] = {}
+def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows by what they share under these names; all tokens kept are the same budget, however many they are."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         shared = row | ({"kept": None} if row["encoding"] == "dense" else {})
-        series.setdefault(tuple(shared[name] for name in SERIES), []).append(row)
-    return series
+        groups.setdefault(tuple(shared[name] for name in names), []).append(row)
+    return groups
 
 
 def growth(rows: Sequence[Row]) -> list[Row]:
     """How each part grows with the image's side, from three sides on: 0 not at all, 2 as the area."""
     made = []
-    for key, members in series_of(rows).items():
+    for key, members in grouped(rows, *SERIES).items():
         sides = [row["side"] for row in members]
         if len(set(sides)) >= 3:
             of = {part: [(row["side"], row[f"{part}_ms"]) for row in members] for part in (*PARTS, "ttft")}
@@ -112,17 +112,12 @@ def break_even(rows: Sequence[Row], modes: Sequence[str] = FAST[:2], twice: bool
 
 def break_evens(rows: Sequence[Row]) -> Row:
     """By model, path and number of looks, as `arr_coc/qwen/break_even.json` has them for a device."""
-    paths, looks = {"recorded": FAST[:2], "eager": ("eager",)}, {"one look": False, "two looks": True}
-    models = {
-        model: [row for row in rows if row["model"] == model] for model in dict.fromkeys(r["model"] for r in rows)
-    }
-    return {
-        model: {
-            path: {look: break_even(own, modes, twice) for look, twice in looks.items()}
-            for path, modes in paths.items()
-        }
-        for model, own in models.items()
-    }
+    paths = {"recorded": FAST[:2], "eager": ("eager",)}
+    made: Row = {}
+    for (model,), own in grouped(rows, "model").items():
+        looks = {path: (break_even(own, modes), break_even(own, modes, twice=True)) for path, modes in paths.items()}
+        made[model] = {path: {"one look": once, "two looks": twice} for path, (once, twice) in looks.items()}
+    return made
 
 
 def fit(rows: Sequence[Row]) -> list[Row]:
@@ -199,9 +194,7 @@ def _figure(height: float = 4.5, width: float = 8) -> Any:
 
 def latency_bars(rows: Sequence[Row]) -> Any:
     """A panel per image size and batch, a bar per way, made of its parts; each panel has a scale of its own."""
-    groups: dict[tuple[int, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["side"], row["batch"]), []).append(row)
+    groups = grouped(rows, "side", "batch")
     shown = sorted(sorted(groups, key=lambda key: -len(groups[key]))[:MOST_PANELS])
     if not shown:
         return None
@@ -235,18 +228,17 @@ def _way(row: Row) -> str:
 
 def budget_lines(rows: Sequence[Row]) -> Any:
     """How many times faster than all tokens, against the tokens kept, where several budgets were measured."""
-    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for one in speed_ups(rows):
-        if one["over_dense"] and one["mode"] in FAST:
-            name = f"{one['encoding']} {one['sight']}, {one['side']} px, batch {one['batch']}, {one['mode']}"
-            lines.setdefault((name, one["encoding"]), []).append((one["kept"], one["over_dense"]))
-    lines = {key: points for key, points in lines.items() if len({kept for kept, _ in points}) > 1}
+    faster = [one for one in speed_ups(rows) if one["over_dense"] and one["mode"] in FAST]
+    groups = grouped(faster, "encoding", "sight", "side", "batch", "mode")
+    lines = {key: members for key, members in groups.items() if len({one["kept"] for one in members}) > 1}
     if not lines:
         return None
     figure = _figure()
     axes = figure.subplots()
-    for (name, encoding), points in lines.items():
-        axes.plot(*zip(*sorted(points), strict=True), marker="o", linestyle=STYLES[encoding], label=name)
+    for (encoding, sight, side, batch, mode), members in lines.items():
+        points = sorted((one["kept"], one["over_dense"]) for one in members)
+        name = f"{encoding} {sight}, {side} px, batch {batch}, {mode}"
+        axes.plot(*zip(*points, strict=True), marker="o", linestyle=STYLES[encoding], label=name)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_ylim(bottom=0)
     axes.set(xlabel="visual tokens kept", ylabel="times faster to the first token than all tokens")
@@ -260,7 +252,11 @@ def growth_lines(rows: Sequence[Row]) -> Any:
     grown = [(one, part) for one, part in grown if one[f"{part}_slope"] is not None]
     if not grown:
         return None
-    figure, members, sides = _figure(), series_of(rows), sorted({side for one, _ in grown for side in one["sides"]})
+    figure, members, sides = (
+        _figure(),
+        grouped(rows, *SERIES),
+        sorted({side for one, _ in grown for side in one["sides"]}),
+    )
     axes = figure.subplots()
     for one, part in grown:
         measured = sorted(members[tuple(one[name] for name in SERIES)], key=lambda row: row["side"])

@@ -1,42 +1,38 @@
 """The report: one page, in HTML and in Markdown, from what lies in a folder of results.
 
 The same results give the same bytes. What is not there is said to be not measured yet. Whoever has more to say of the
-same results adds sections of their own (`Section`).
+same results adds sections of their own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from arr_coc.evaluation.field.data import MANY, SMALL_TEXT
 from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.field.methods import REFERENCE
-from arr_coc.evaluation.field.table import PARTS
+from arr_coc.evaluation.field.table import PARTS as TIMED
 from arr_coc.evaluation.report import pages, results
 from arr_coc.evaluation.report.compare import at_budget, compared_blocks
 from arr_coc.evaluation.report.pages import BAD, EVEN, GOOD, NONE, Block, Cell, fold, heading, paragraph, share, table
 from arr_coc.evaluation.report.plots import pareto
 from arr_coc.evaluation.report.results import FIELD, MAKER, NAMES, Entry, Keep, Measured, Names, budget_label
 
+PARTS = ("opening", "plots", "tables", "comparisons")
 TITLE = "ARR-COC against the field"
 OWN_PICTURES = ("pareto-*.png", "failure-*.jpg")
 NEAR = 0.01  # accuracies that are less apart are called even
 GROUPS = {"hard": "hard scenes", "plain": "plain scenes", SMALL_TEXT: SMALL_TEXT, MANY: MANY}  # not families
 
 
-class Section(NamedTuple):
-    """What somebody adds to the page, after one of its own parts: opening, plots, tables or comparisons."""
-
-    after: str
-    make: Callable[[Measured], list[Block]]
+Make = Callable[[Measured], list[Block]]  # a section of the page
 
 
-def write_report(folder: Path, out: Path, say: Say, extra: Sequence[Section] = ()) -> list[Path]:
+def write_report(folder: Path, out: Path, say: Say, extra: Mapping[str, Sequence[Make]] | None = None) -> list[Path]:
     """Write both pages and the pictures of the Markdown one to `out`; returns the pages.
 
-    `say` gets a line about each long step.
+    `say` gets a line about each long step; `extra` are sections that follow one of PARTS.
     """
-    blocks = page(Measured.of(folder), say, extra)
+    blocks = page(Measured.of(folder), say, extra or {})
     out.mkdir(parents=True, exist_ok=True)
     for old in (path for pattern in OWN_PICTURES for path in sorted(out.glob(pattern))):
         old.unlink()  # of an earlier report, which may have had more of them
@@ -49,22 +45,15 @@ def write_report(folder: Path, out: Path, say: Say, extra: Sequence[Section] = (
     return list(texts)
 
 
-def page(measured: Measured, say: Say, extra: Sequence[Section] = ()) -> list[Block]:
+def page(measured: Measured, say: Say, extra: Mapping[str, Sequence[Make]]) -> list[Block]:
     """All that the page says."""
     say(f"{len(measured.entries)} rows of the field in {measured.folder}")
-    parts: dict[str, Callable[[Measured], list[Block]]] = {
-        "opening": _opening_blocks,
-        "plots": _plot_blocks,
-        "tables": table_blocks,
-        "comparisons": compared_blocks,
-    }
-    blocks: list[Block] = []
-    for name, make in parts.items():
-        if name == "comparisons" and measured.entries:
-            say("who beats whom")
-        blocks += make(measured) if measured.entries or name in ("opening", "plots") else []
-        blocks += [block for section in extra if section.after == name for block in section.make(measured)]
-    return blocks
+    own: dict[str, list[Make]] = {"opening": [_opening_blocks], "plots": [_plot_blocks]}
+    if measured.entries:
+        own |= {"tables": [table_blocks], "comparisons": [compared_blocks]}
+        say("who beats whom")
+    makers = [make for part in PARTS for make in (*own.get(part, ()), *extra.get(part, ()))]
+    return [block for make in makers for block in make(measured)]
 
 
 def _opening_blocks(measured: Measured) -> list[Block]:
@@ -135,7 +124,7 @@ def method_table(entries: Sequence[Entry], names: Names) -> Block:
         "tokens": lambda one: f"{one.tokens:,.0f}",
         "equivalent tokens": lambda one: f"{one.equivalent:,.0f}",
         "ms to first token": lambda one: f"{one.time_ms:,.1f}",
-        "select + vision + prefill": lambda one: " + ".join(f"{one.parts_ms[part]:.1f}" for part in PARTS),
+        "select + vision + prefill": lambda one: " + ".join(f"{one.parts_ms[part]:.1f}" for part in TIMED),
     }
     ranked = sorted(entries, key=lambda one: -(one.accuracy or 0.0))
     return table([*columns], [[told(one) for told in columns.values()] for one in ranked], ours=NAMES[REFERENCE])

@@ -79,8 +79,8 @@ def _draw(entries: Sequence[Entry], names: Names, axis: str, cost: Cost, theme: 
         places = frontier([(cost(entry), entry.accuracy or 0.0) for entry in open_to_all])
         best = [(shown(open_to_all[place]), 100 * (open_to_all[place].accuracy or 0.0)) for place in places]
         if best:
-            band = {"color": theme.front, "linewidth": 8, "zorder": 1, "label": "frontier"}
-            axes.step(*zip(*best, strict=True), where="post", **band)
+            xs, ys = zip(*best, strict=True)
+            axes.step(xs, ys, where="post", color=theme.front, linewidth=8, zorder=1, label="frontier")
         for number, way in enumerate(ways):
             members = sorted((entry for entry in entries if entry.way == way), key=cost)
             _draw_method(axes, members, names[way], shown, *_look(way[0], number, theme))

@@ -128,21 +128,21 @@ class Entry:
 
 def entries_of(rows: Iterable[Row]) -> list[Entry]:
     """Entries in the order of the rows; what differs in nothing but the seed of chance is one of them."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[Place, str, str, Keep], list[Row]] = {}
     for row in rows:
         selector = CHANCE if row["selector"].partition(":")[0] == CHANCE else row["selector"]
         key = (Place(row["dataset"], row["side"]), selector, row["encoding"], row["keep"])
         groups.setdefault(key, []).append(row)
-    return [_entry(key, members) for key, members in groups.items()]
+    return [_entry(*key, members) for key, members in groups.items()]
 
 
-def _entry(key: tuple[Any, ...], members: Sequence[Row]) -> Entry:
+def _entry(place: Place, selector: str, encoding: str, keep: Keep, members: Sequence[Row]) -> Entry:
     """Means of the members; of chance's seeds the widest limits and the largest p, so that nothing looks surer."""
     known = [row["ci95"] for row in members if row["ci95"] is not None]
     times, shares = [row["time_ms"] for row in members], [row.get("families", {}) for row in members]
     families = sorted({name for one in shares for name in one})
     return Entry(
-        *key,
+        *(place, selector, encoding, keep),
         trained=bool(members[0]["trained"]),
         questions=members[0]["n"],
         accuracy=_mean(row["accuracy"] for row in members),
