@@ -11,7 +11,7 @@ grid, chance, and all tokens. A batch that Ctrl-C cuts short is left out; all be
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from math import log2
+from math import inf, log2
 from typing import Any
 
 import numpy as np
@@ -221,14 +221,13 @@ class Tuner:
             raise ValueError(TOO_FEW)
         few, ways = [replace(pictures[0], queries=pictures[0].queries[:2])], self._methods(default_settings())
         kinds = {self._kind(method): method for method in reversed(ways)}
-        seconds: dict[Hashable, float] = {}
+        seconds = dict.fromkeys(kinds, inf)
         for _ in range(2):  # the first call of anything is slow
             batch = make_batch(self.owner, few)
             for kind, method in kinds.items():
                 began = time.monotonic()
                 self._answer(batch, [method])
-                took = (time.monotonic() - began) / batch.rows
-                seconds[kind] = min(took, seconds.get(kind, took))
+                seconds[kind] = min(seconds[kind], (time.monotonic() - began) / batch.rows)
             if time.monotonic() > self.started + 2 * until:
                 break
         each = sum(seconds[self._kind(method)] for method in ways)

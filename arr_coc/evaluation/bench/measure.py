@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.evaluation.bench.cases import Case, Subject
+from arr_coc.qwen.first_look import Memory
 from arr_coc.qwen.graphs.picking import Picking
 from arr_coc.qwen.graphs.recording import Statistics
 from arr_coc.qwen.graphs.runner import FastRunner, Job
@@ -120,6 +121,7 @@ def summarize(times: list[Times]) -> dict[str, Any]:
 def way_of(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The way that the case names."""
     owner = subject.owner(case)
+    owner.memory = Memory(0)  # what is measured is a first question: nothing is remembered of an image
     owner.config = replace(owner.config, encoding="dense" if case.encoding == "after-vit" else case.encoding)
     return (eager_way if case.mode == "eager" else fast_way)(owner, case, inputs)
 
