@@ -17,16 +17,16 @@ from arr_coc.evaluation.field.data import ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
 from arr_coc.evaluation.field.run import pack_cells
 from arr_coc.evaluation.report import main as report_main
-from arr_coc.evaluation.report.compare import Tally, win_matrix
+from arr_coc.evaluation.report.compare import win_matrix
 from arr_coc.evaluation.report.pages import (
     NONE,
     Cell,
-    Heading,
-    Table,
-    Text,
+    heading,
     inline,
+    paragraph,
     probability,
     signed,
+    table,
     to_html,
     to_markdown,
 )
@@ -35,13 +35,12 @@ from arr_coc.evaluation.report.results import (
     FIELD,
     Answers,
     Measured,
-    Results,
     budgets_of,
+    by_place,
     entries_of,
     label,
     labels_of,
     read_file,
-    read_results,
 )
 from studies.report import losses as report_losses
 from studies.report.__main__ import main as own_report
@@ -49,7 +48,7 @@ from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check
 from studies.report.equal_time import at_equal_time, within_our_time
 from studies.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, take_turns
 from studies.report.sections import equal_token_blocks, lead_blocks
-from studies.report.sources import EQUAL, FILES, GPU, SELECTOR, source_blocks
+from studies.report.sources import EQUAL, FILES, GPU, SELECTOR, Results, read_results, source_blocks
 from studies.report.verdicts import promises, verdict_blocks, verdict_of
 
 ROOT = Path(__file__).parent.parent
@@ -150,8 +149,8 @@ DOCUMENTS = {
 }
 
 
-def judged(documents, tmp_path):
-    results = Results(tmp_path, documents)
+def judged(documents):
+    results = Results(documents)
     return promises(results, entries_of(results.rows(FIELD)))
 
 
@@ -163,8 +162,8 @@ def test_a_probability_is_never_told_as_nought():
 
 
 @pytest.mark.parametrize("expected", [HOLDS, FAILS, NOT_YET])
-def test_every_promise_has_every_verdict(expected, tmp_path):
-    made = judged(DOCUMENTS[expected], tmp_path)
+def test_every_promise_has_every_verdict(expected):
+    made = judged(DOCUMENTS[expected])
     assert len(made) == 7
     for promise in made:
         for asked, checks in ((promise.source, promise.source_checks), (promise.ours, promise.our_checks)):
@@ -175,31 +174,31 @@ def test_every_promise_has_every_verdict(expected, tmp_path):
     ]
 
 
-def test_a_verdict_says_its_figure_and_its_file(tmp_path):
-    first = judged(DOCUMENTS[HOLDS], tmp_path)[0].our_checks
+def test_a_verdict_says_its_figure_and_its_file():
+    first = judged(DOCUMENTS[HOLDS])[0].our_checks
     # 25 ms over 10 ms, 140 ms over 12 ms.
     assert [check.figure.split(":")[0] for check in first] == ["x2.50", "x11.67"]
     assert {check.file for check in first} == {GPU}
-    accuracy = judged(DOCUMENTS[HOLDS], tmp_path)[2].source_checks
+    accuracy = judged(DOCUMENTS[HOLDS])[2].source_checks
     assert accuracy[0].figure.startswith("+12.5 % (+10.0 points)")
     assert accuracy[-1].verdict == NOT_HERE, "mini knows no photographs"
 
 
-def test_a_glance_is_shown_beside_and_a_compiled_selector_counts(tmp_path):
+def test_a_glance_is_shown_beside_and_a_compiled_selector_counts():
     glance = [one | {"sight": "glance", "ttft_ms": 20.0, "select_ms": 5.0} for one in GOOD_SPEED if one["sight"]]
     slow = [one | {"select_ms": 2.0} for one in GOOD_SPEED]
-    faster, _, _, _, select, *_ = judged({GPU: {"rows": [*slow, *glance], "device": "card"}}, tmp_path)
+    faster, _, _, _, select, *_ = judged({GPU: {"rows": [*slow, *glance], "device": "card"}})
     assert verdict_of(faster.our_checks) == HOLDS, "the promise is without a glance"
     assert "with a glance x1.25" in faster.our_checks[0].figure
     assert verdict_of(select.our_checks) == FAILS
     compiled = [one | {"mode": "compiled", "select_ms": 1.2} for one in GOOD_SPEED if one["sight"]]
-    select = judged({GPU: {"rows": [*slow, *glance, *compiled], "device": "card"}}, tmp_path)[4]
+    select = judged({GPU: {"rows": [*slow, *glance, *compiled], "device": "card"}})[4]
     assert verdict_of(select.our_checks) == HOLDS
     assert select.our_checks[0].figure.startswith("1.20 ms compiled; over graphs alone 2.00 ms")
 
 
-def test_no_room_above_the_plain_model_is_said(tmp_path):
-    check = judged({FIELD: field(0.97, 0.98, 0.001)}, tmp_path)[2].source_checks[0]
+def test_no_room_above_the_plain_model_is_said():
+    check = judged({FIELD: field(0.97, 0.98, 0.001)})[2].source_checks[0]
     assert check.verdict == FAILS
     assert "room for +2.0 % only" in check.figure
 
@@ -214,10 +213,10 @@ def test_the_worst_check_decides():
     assert several(NOT_HERE) == NOT_HERE
 
 
-def test_rows_of_another_request_are_not_compared(tmp_path):
+def test_rows_of_another_request_are_not_compared():
     others = [one | {"batch": 8} for one in GOOD_SPEED] + [one | {"mode": "eager"} for one in GOOD_SPEED]
     others += [one | {"model": "mini"} for one in GOOD_SPEED]
-    assert verdict_of(judged({GPU: {"rows": others}}, tmp_path)[0].our_checks) == NOT_YET
+    assert verdict_of(judged({GPU: {"rows": others}})[0].our_checks) == NOT_YET
 
 
 # ---------------------------------------------------------------- rows
@@ -266,17 +265,17 @@ def scored(**columns):
 
 
 def measured(entries, answers):
-    return Measured(Results(Path(), {}), entries, labels_of(entries), answers, [])
+    return Measured(Path(), {}, by_place(entries), answers, [])
 
 
 def test_wins_come_from_paired_tests_on_the_samples():
     entries = entries_of([row("arr_coc", 1.0, encoding="sparse"), row("divprune", 0.0), row("plain", 0.9, 1.0)])
     keys = {"arr_coc sparse 0.25": [1] * 40, "divprune dense 0.25": [0] * 40, "plain dense 1.0": [0] + [1] * 39}
     matrix = win_matrix(measured(entries, {("scenes", 512): scored(**keys)}))
-    assert matrix[ARR, DIV] == Tally(wins=1)
-    assert matrix[DIV, ARR] == Tally(losses=1)
-    assert matrix[ARR, ALL] == matrix[ALL, ARR] == Tally(ties=1), "one question of 40 is chance"
-    assert matrix[ALL, DIV] == Tally(wins=1)
+    assert matrix[ARR, DIV] == [1]
+    assert matrix[DIV, ARR] == [-1]
+    assert matrix[ARR, ALL] == matrix[ALL, ARR] == [0], "one question of 40 is chance"
+    assert matrix[ALL, DIV] == [1]
 
 
 def test_without_samples_only_tests_against_arr_coc_are_known():
@@ -287,9 +286,9 @@ def test_without_samples_only_tests_against_arr_coc_are_known():
     ]
     entries = entries_of([*rows, beaten("fastv", 0.7, -0.2, 0.02), row("plain", 0.9, 1.0)])
     matrix = win_matrix(measured(entries, {}))
-    assert matrix[ARR, DIV] == Tally(wins=1)
-    assert matrix[ARR, ("mmtok", "dense")] == Tally(losses=1)
-    assert matrix[ARR, ("fastv", "dense")] == Tally(ties=1)
+    assert matrix[ARR, DIV] == [1]
+    assert matrix[ARR, ("mmtok", "dense")] == [-1]
+    assert matrix[ARR, ("fastv", "dense")] == [0]
     assert (DIV, ("mmtok", "dense")) not in matrix
 
 
@@ -403,13 +402,13 @@ class Balanced(HTMLParser):
 
 def test_texts_cannot_break_the_page():
     assert inline("a < b & `x<y` **c**\nd") == "a &lt; b &amp; <code>x&lt;y</code> <strong>c</strong><br>d"
-    table = Table.of(("a", "b"), [["x|y", Cell("<b>", "good")]])
-    assert "| x\\|y | ✓ <b> |" in to_markdown([table])
-    page = to_html([Heading("T & U", 1), Heading("Part"), Text("<script>"), table])
+    cells = table(("a", "b"), [["x|y", Cell("<b>", "good")]])
+    assert "| x\\|y | ✓ <b> |" in to_markdown([cells])
+    page = to_html([heading("T & U", 1), heading("Part"), paragraph("<script>"), cells])
     assert "<script" not in page
     assert '<a href="#part">' in page
     with pytest.raises(AssertionError):
-        Table.of(("a", "b"), [["x"]])
+        table(("a", "b"), [["x"]])
 
 
 def users_report(arguments):
@@ -545,8 +544,8 @@ def test_a_real_field_becomes_the_same_page_twice(tiny_field, tmp_path):
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
     page, _ = check_pages(tmp_path / "one")
     assert {"pareto-scenes-192px-tokens.png", "pareto-scenes-192px-time-dark.png"} <= set(files)
-    for heading in ("Who beats whom", "At equal measured time", "What ARR-COC lost", "By family of question"):
-        assert f">{heading}</h2>" in page
+    for title in ("Who beats whom", "At equal measured time", "What ARR-COC lost", "By family of question"):
+        assert f">{title}</h2>" in page
 
 
 def test_our_own_report_is_the_same_page_with_more_sections(tiny_field, tmp_path):
@@ -623,6 +622,6 @@ def test_a_broken_file_of_samples_is_named(tiny_field, tmp_path, capsys):
 def test_the_report_of_the_docs_is_what_the_results_say():
     """All of it but plots, and what needs every answer of the field, which are not kept here."""
     text = (ROOT / "docs" / "report" / "report.md").read_text(encoding="utf-8")
-    measured = Measured.of(read_results(ROOT / "results", FILES))
-    for make in (verdict_blocks, lead_blocks, report_main._table_blocks, equal_token_blocks, source_blocks):
+    measured = Measured.of(ROOT / "results")
+    for make in (verdict_blocks, lead_blocks, report_main.table_blocks, equal_token_blocks, source_blocks):
         assert to_markdown(make(measured)).strip() in text, "run python -m studies.report beside the samples"

@@ -331,21 +331,21 @@ def test_the_halves_share_no_image_and_questions_ask_for_short_answers(folder, c
     assert all(record["family"] != "describe" for record in judging)
 
 
-@pytest.mark.parametrize("stage", ["_look", "_confirm", "_judge"])
+@pytest.mark.parametrize("stage", ["_look", "_confirm", "first batch", "second batch"])
 def test_an_interrupt_ends_it_with_what_there_is(stage, folder, clock, monkeypatch, capsys):
     calls, answer = [], Tuner._answer
 
     def interrupted(self, looked, methods):
         calls.append(len(methods))
-        if calls.count(calls[-1]) == 2 and len(methods) > 20:
+        if calls.count(calls[-1]) == (1 if stage == "first batch" else 2) and len(methods) > 20:
             raise KeyboardInterrupt
         return answer(self, looked, methods)
 
     def at_once(*_):
         raise KeyboardInterrupt
 
-    if stage == "_judge":
-        monkeypatch.setattr(Tuner, "_answer", interrupted)  # in the second batch of the table
+    if stage.endswith("batch"):
+        monkeypatch.setattr(Tuner, "_answer", interrupted)  # of the table
     else:
         monkeypatch.setattr(Tuner, stage, at_once)
     assert tune(folder, "--json") == EXIT_INTERRUPTED
@@ -354,7 +354,7 @@ def test_an_interrupt_ends_it_with_what_there_is(stage, folder, clock, monkeypat
     Draft202012Validator(SCHEMA).validate(report)
     assert not report["complete"]
     assert err.endswith("arr-coc: interrupted\n")
-    assert bool(report["table"]) == (stage == "_judge") == (folder / TUNING_FILE).is_file()
+    assert bool(report["table"]) == (stage == "second batch") == (folder / TUNING_FILE).is_file()
 
 
 def test_own_questions_without_answers_are_held_against_the_model_itself(folder, clock, tmp_path):

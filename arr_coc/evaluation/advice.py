@@ -50,14 +50,8 @@ def result_of(tuner: Tuner, complete: bool) -> dict[str, Any]:
     options, owner = tuner.options, tuner.owner
     usual, settings = default_settings(), tuner.picked or default_settings()
     rows = [_row(group, *made, tuner) for group, answers in tuner.judged.items() for made in answers.items()]
-    found: dict[str, Any] = {"table": rows, "recommended": None, "when_not": []}
-    found |= {"recommended_vs_best": None, "recommended_vs_usual": None}
-    if tuner.judged:
-        answers, spec = next(iter(tuner.judged.values())), spec_of(settings)
-        found["recommended"] = advice = recommend(answers, spec)
-        found["when_not"] = [*_slow(tuner.alone), *when_not(answers, spec, advice)]
-        found["recommended_vs_best"] = against_best(answers, spec, [spec, *tuner.rivals()])
-        found["recommended_vs_usual"] = against_best(answers, spec, [TUNED] if TUNED in tuner.rivals() else [spec])
+    answers, spec, rivals = next(iter(tuner.judged.values()), None), spec_of(settings), tuner.rivals()
+    advice = recommend(answers, spec) if answers else None
     gpu = owner.device.type == "cuda"
     return {
         "format_version": TUNING_VERSION,
@@ -72,7 +66,11 @@ def result_of(tuner: Tuner, complete: bool) -> dict[str, Any]:
         "changed": sorted(name for name in usual if settings[name] != usual[name]),
         "tried": {"by_evidence": len(tuner.found), "by_answers": len(tuner.final)},
         "alone": tuner.alone,
-        **found,
+        "table": rows,
+        "recommended": advice,
+        "when_not": [*_slow(tuner.alone), *when_not(answers, spec, advice)] if answers and advice else [],
+        "recommended_vs_best": against_best(answers, spec, [spec, *rivals]) if answers else None,
+        "recommended_vs_usual": against_best(answers, spec, [TUNED if TUNED in rivals else spec]) if answers else None,
         "seconds": round(time.monotonic() - tuner.started, 1),
         "complete": complete,
     }

@@ -11,7 +11,7 @@ grid, chance, and all tokens. A batch that Ctrl-C cuts short is left out; all be
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from math import log2
+from math import inf, log2
 from typing import Any
 
 import numpy as np
@@ -130,17 +130,21 @@ def sure_gain(values: Values, usual: Values) -> float:
     return float(gains.mean() - 2 * error) if places.max() else -1.0  # one image tells nothing
 
 
+def ranked(tried: Found, layers: int) -> list[Settings]:
+    """The one rule that picks: settings by what they surely gain over the usual ones, less their price; best first."""
+    settings = {spec: {**default_settings(), **settings_of(spec)[1]} for spec in tried}
+    losses = {spec: price_of(one, layers) - sure_gain(tried[spec], tried[TUNED]) for spec, one in settings.items()}
+    return [settings[spec] for spec in sorted(tried, key=lambda spec: losses[spec])]
+
+
 def finalists(found: Found, layers: int) -> list[Settings]:
     """The usual settings, the best ones, the best of each thing put together, and the best with another first look."""
-    usual = default_settings()
-    tried = [{**usual, **settings_of(spec)[1]} for spec in found]
-    ranked = sorted(tried, key=lambda one: price_of(one, layers) - sure_gain(found[spec_of(one)], found[TUNED]))
-    best = ranked[0]
-    size = next(one for one in ranked if one["depth"] == usual["depth"])
-    depth = next(one for one in ranked if one["least"] == usual["least"])
-    together = {**best, "least": size["least"], "most": size["most"], "depth": depth["depth"]}
-    other = [one for one in ranked if any(one[key] != best[key] for key in ("least", "most", "depth"))]
-    return changed(usual, best, together, *other[:1])
+    usual, order = default_settings(), ranked(found, layers)
+    size = next(one for one in order if one["depth"] == usual["depth"])
+    depth = next(one for one in order if one["least"] == usual["least"])
+    together = {**order[0], "least": size["least"], "most": size["most"], "depth": depth["depth"]}
+    other = [one for one in order if any(one[key] != order[0][key] for key in ("least", "most", "depth"))]
+    return changed(usual, order[0], together, *other[:1])
 
 
 def kept_share(keep_RN: Tensor, evidence_RN: Tensor, most_R: Tensor | None = None) -> list[float | None]:
@@ -217,14 +221,13 @@ class Tuner:
             raise ValueError(TOO_FEW)
         few, ways = [replace(pictures[0], queries=pictures[0].queries[:2])], self._methods(default_settings())
         kinds = {self._kind(method): method for method in reversed(ways)}
-        seconds: dict[Hashable, float] = {}
+        seconds = dict.fromkeys(kinds, inf)
         for _ in range(2):  # the first call of anything is slow
             batch = make_batch(self.owner, few)
             for kind, method in kinds.items():
                 began = time.monotonic()
                 self._answer(batch, [method])
-                took = (time.monotonic() - began) / batch.rows
-                seconds[kind] = min(took, seconds.get(kind, took))
+                seconds[kind] = min(seconds[kind], (time.monotonic() - began) / batch.rows)
             if time.monotonic() > self.started + 2 * until:
                 break
         each = sum(seconds[self._kind(method)] for method in ways)
@@ -322,17 +325,19 @@ class Tuner:
         return made
 
     def _confirm(self, batch: Batch) -> None:
-        """Answers with the finalists, and the evidence that their automatic budgets keep."""
+        """Answers with the finalists, and automatic budgets: by the evidence kept or, where unknown, by answers."""
         specs = [spec_of(one) for one in self.final]
-        unknown = any(query.metric == "none" or not query.answers for query in batch.queries)
         methods = [Method(spec, "sparse", keep) for spec in specs for keep in CLOSE]
-        made = self._answer(batch, [*methods, ALL] if unknown else methods)
-        if self.found:
-            kept = {(spec, n): pairs for spec in specs for n, pairs in self._automatic(batch, spec).items()}
-        else:
-            kept = {(spec, n): pairs for n, pairs in self._answered(batch).items() for spec in specs}
+        if not self.found or any(query.metric == "none" or not query.answers for query in batch.queries):
+            methods.append(ALL)
+        steep: dict[float | None, Method] = {} if self.found else {None: Method(TUNED, "sparse", QUARTER)}
+        for steepness in () if self.found else STEEPNESS[::2]:
+            steep[steepness] = Method(spec_of({**default_settings(), "steepness": steepness}), "sparse", "auto")
+        made = self._answer(batch, [*methods, *steep.values()])
+        told = {n: [(r["tokens"] / r["total"], r["score"]) for r in made[method]] for n, method in steep.items()}
+        by_spec = {spec: told or self._automatic(batch, spec) for spec in specs}
         _extend(self.confirmed, made)
-        _extend(self.kept, kept)
+        _extend(self.kept, {(spec, n): pairs for spec, of in by_spec.items() for n, pairs in of.items()})
 
     def _automatic(self, batch: Batch, spec: str) -> dict[float | None, list[tuple[float, float]]]:
         """(share of the tokens, share of the evidence) of automatic budgets by steepness; None: of a quarter."""
@@ -350,26 +355,15 @@ class Tuner:
         selector.allocator.steepness.fill_(before)
         return found
 
-    def _answered(self, batch: Batch) -> dict[float | None, list[tuple[float, float]]]:
-        """The same where nobody knows the evidence: the share of right answers in its place, with usual settings."""
-        methods: dict[float | None, Method] = {None: Method(TUNED, "sparse", QUARTER)}
-        tried = ((n, spec_of({**default_settings(), "steepness": n})) for n in STEEPNESS[::2])
-        methods |= {n: Method(spec, "sparse", "auto") for n, spec in tried}
-        made = self._answer(batch, [ALL, *methods.values()])
-        return {n: [(r["tokens"] / r["total"], r["score"]) for r in made[method]] for n, method in methods.items()}
-
     def _pick(self) -> Settings:
         """The finalist with the best answers and evidence for what its first look costs, and its steepness."""
-
-        def values(settings: Settings) -> Values:
-            records = [r for keep in CLOSE for r in self.confirmed[Method(spec_of(settings), "sparse", keep)]]
+        tried: Found = {}
+        for spec in map(spec_of, self.final):
+            records = [r for keep in CLOSE for r in self.confirmed[Method(spec, "sparse", keep)]]
             pairs = [(r["image"], [v for v in (r["score"], r["recall"]) if v is not None]) for r in records]
-            return [(image, sum(known) / len(known)) for image, known in pairs if known]
-
-        as_ever = values(default_settings())
-        self.final.sort(key=lambda one: price_of(one, self.layers) - sure_gain(values(one), as_ever))
-        spec = spec_of(self.final[0])
-        (_, quarter), *automatic = ((n, self.kept.get((spec, n), [])) for n in (None, *STEEPNESS))
+            tried[spec] = [(image, sum(known) / len(known)) for image, known in pairs if known]
+        self.final = ranked(tried, self.layers)
+        (_, quarter), *automatic = ((n, self.kept.get((spec_of(self.final[0]), n), [])) for n in (None, *STEEPNESS))
         wanted = ENOUGH * sum(share for _, share in quarter)
         enough = [(sum(tokens for tokens, _ in of), n) for n, of in automatic if of and sum(s for _, s in of) >= wanted]
         believed = enough and len(quarter) >= BELIEVED

@@ -60,19 +60,15 @@ def weights_key(source: str | Path, **hub: Any) -> str:
 def place_to_write(source: str | Path, key: str) -> Path:
     """Beside the model, where that is a folder of the user's own that can be written to; else in the user's cache."""
     folder = Path(resolve(source))
-    if str(source) not in EMBEDDED and folder.is_dir() and os.access(folder, os.W_OK):
-        return folder / TUNING_FILE
-    return _cache() / f"{_name(source)}-{key}.json"
+    own = str(source) not in EMBEDDED and folder.is_dir() and os.access(folder, os.W_OK)
+    return folder / TUNING_FILE if own else _cached(source, key)
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "arr-coc" / "tuning"
-
-
-def _name(source: str | Path) -> str:
-    """A model by the end of its path or the whole of its id, as a file can be called; never such as to match others."""
-    named = Path(source).resolve().name if Path(source).is_dir() else str(source)
-    return re.sub(r"[^\w.]", "_", named)
+def _cached(source: str | Path, key: str) -> Path:
+    """In the cache a model goes by the end of its path or the whole of its id, as a file can be called, and its key."""
+    named = re.sub(r"[^\w.]", "_", Path(source).resolve().name if Path(source).is_dir() else str(source))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    return cache / "arr-coc" / "tuning" / f"{named}-{key}.json"
 
 
 def read_tuning(path: Path, key: str) -> Settings:
@@ -101,8 +97,8 @@ def tuned_selector(
     """The selector that was asked for: looking twice as it was tuned for this model, all others as they are."""
     if selector != TUNED and not (selector == "auto" and not config.trained):
         return selector
-    key, beside = "", Path(resolve(source)) / TUNING_FILE
-    for path in (beside, *sorted(_cache().glob(f"{_name(source)}-*.json"))):
+    key, beside, cached = "", Path(resolve(source)) / TUNING_FILE, _cached(source, "*")
+    for path in (beside, *sorted(cached.parent.glob(cached.name))):
         if not path.is_file():
             continue
         try:

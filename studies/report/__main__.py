@@ -10,25 +10,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arr_coc.evaluation.field.main import Say
-from arr_coc.evaluation.report.main import Section, write_report
+from arr_coc.evaluation.report.main import Make, write_report
+from arr_coc.evaluation.report.pages import Block
+from arr_coc.evaluation.report.results import Measured
 from arr_coc.viewing import kept_overlay
 from studies.report.equal_time import equal_time_blocks
 from studies.report.losses import loss_blocks
 from studies.report.sections import equal_token_blocks, lead_blocks
-from studies.report.sources import FILES, source_blocks
+from studies.report.sources import read_results, source_blocks
 from studies.report.verdicts import verdict_blocks
 
 
-def sections(failures: int, say: Say) -> tuple[Section, ...]:
-    """What we add to the page; `failures` lost questions are shown."""
-    return (
-        Section("opening", verdict_blocks),
-        Section("plots", lead_blocks),
-        Section("tables", equal_token_blocks),
-        Section("comparisons", equal_time_blocks),
-        Section("comparisons", lambda measured: loss_blocks(measured, failures, kept_overlay, say)),
-        Section("comparisons", source_blocks),
-    )
+def sections(failures: int, say: Say) -> dict[str, list[Make]]:
+    """What we add to the page, by the part that it follows; `failures` lost questions are shown."""
+
+    def lost(measured: Measured) -> list[Block]:
+        return loss_blocks(measured, failures, kept_overlay, say)
+
+    return {
+        "opening": [verdict_blocks],
+        "plots": [lead_blocks],
+        "tables": [equal_token_blocks],
+        "comparisons": [equal_time_blocks, lost, source_blocks],
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line, file=sys.stderr)
 
     try:
-        for path in write_report(given.results, given.out, say, sections(given.failures, say), FILES):
+        read_results(given.results)  # a broken file is named before anything else is said
+        for path in write_report(given.results, given.out, say, sections(given.failures, say)):
             print(path)
     except ValueError as error:
         print(error, file=sys.stderr)

@@ -13,11 +13,11 @@ from arr_coc.evaluation.report.pages import (
     NONE,
     Block,
     Cell,
-    Heading,
-    Table,
-    Text,
+    heading,
+    paragraph,
     share,
     signed,
+    table,
 )
 from arr_coc.evaluation.report.plots import frontier
 from arr_coc.evaluation.report.results import Answers, Entry, Measured, Names, budget_label, budgets_of
@@ -89,7 +89,7 @@ def _apart(a: Entry, b: Entry) -> int:
     return 1 if a.low > b.high else (-1 if a.high < b.low else 0)
 
 
-def time_table(timed: Sequence[Timed], entries: Sequence[Entry], names: Names) -> Table:
+def time_table(timed: Sequence[Timed], entries: Sequence[Entry], names: Names) -> Block:
     """Methods by budgets: how far the best ARR-COC of no more time is ahead, in points."""
     keeps = budgets_of(entries)
     found = {(one.entry.way, one.entry.keep): one for one in timed}
@@ -98,7 +98,7 @@ def time_table(timed: Sequence[Timed], entries: Sequence[Entry], names: Names) -
     rows: list[list[Cell | str]] = [
         [names[way], *(_timed_cell(found.get((way, keep))) for keep in keeps)] for way in ways
     ]
-    return Table.of(("method", *(f"at {budget_label(keep, entries[0].total)}" for keep in keeps)), rows)
+    return table(("method", *(f"at {budget_label(keep, entries[0].total)}" for keep in keeps)), rows)
 
 
 def _timed_cell(one: Timed | None) -> Cell:
@@ -110,7 +110,7 @@ def _timed_cell(one: Timed | None) -> Cell:
     return Cell(f"{one.said}\n{budget_label(one.ours.keep)} {one.ours.encoding}, {spent}", SIGN_TONES[one.sign])
 
 
-def within_table(timed: Sequence[Timed], names: Names) -> Table:
+def within_table(timed: Sequence[Timed], names: Names) -> Block:
     """What else was to be had in the time that each ARR-COC took."""
     rows: list[list[Cell | str]] = []
     for one in timed:
@@ -119,7 +119,7 @@ def within_table(timed: Sequence[Timed], names: Names) -> Table:
         other = f"{names[one.entry.way]}, {budget_label(one.entry.keep)}"
         result = Cell(one.said, SIGN_TONES[one.sign])
         rows.append([f"{budget_label(one.ours.keep)} {one.ours.encoding}", *mine, other, *theirs, result])
-    return Table.of(("ARR-COC", "ms", "accuracy %", "best other in that time", "ms", "accuracy %", "points"), rows)
+    return table(("ARR-COC", "ms", "accuracy %", "best other in that time", "ms", "accuracy %", "points"), rows)
 
 
 def equal_time_blocks(measured: Measured) -> list[Block]:
@@ -127,8 +127,8 @@ def equal_time_blocks(measured: Measured) -> list[Block]:
     if not measured.entries:
         return []
     blocks: list[Block] = [
-        Heading("At equal measured time"),
-        Text(
+        heading("At equal measured time"),
+        paragraph(
             "For each method and budget: the most accurate ARR-COC that took no more time to the first token, how many "
             "points it is ahead, and whether that is sure (p < 0.01 after Holm; without samples, intervals that do "
             "not touch). Then the other way round: for each ARR-COC that no faster one equals, the most accurate other "
@@ -138,7 +138,7 @@ def equal_time_blocks(measured: Measured) -> list[Block]:
     for place, here in measured.places.items():
         answers = measured.answers.get(place)
         blocks += [
-            Heading(place.label, 3),
+            heading(place.label, 3),
             time_table(at_equal_time(here, answers), here, measured.names),
             within_table(within_our_time(here, answers), measured.names),
         ]

@@ -9,16 +9,15 @@ from arr_coc.evaluation.report.results import (
     FIELD,
     Entry,
     Keep,
-    Results,
     budget_label,
+    by_place,
     labels_of,
     ours_of,
-    places_of,
     plain_of,
 )
 from arr_coc.evaluation.statistics import Figure
 from studies.report.checks import NOT_HERE, Check, judge, not_yet, percent, points
-from studies.report.sources import EQUAL, SELECTOR, gains_of
+from studies.report.sources import EQUAL, SELECTOR, Results, gains_of
 
 SOURCE_GAIN = 0.05  # over the plain model
 EQUAL_GAIN, SMALL_TEXT_GAIN = 0.05, 0.15  # at equal visual tokens
@@ -34,8 +33,7 @@ def gain_over_plain(entries: Sequence[Entry]) -> list[Check]:
     """+5 % over the plain model with all its tokens: by the best budget of ARR-COC, at every size."""
     asked = "+5 % accuracy over the plain model on diverse questions"
     checks = []
-    for place in places_of(entries):
-        here = [entry for entry in entries if entry.place == place]
+    for place, here in by_place(entries).items():
         plain = plain_of(here)
         mine = [entry for entry in here if entry.name == REFERENCE and entry.accuracy is not None]
         if plain is None or not plain.accuracy or not mine:
@@ -53,7 +51,7 @@ def gain_over_plain(entries: Sequence[Entry]) -> list[Check]:
         checks.append(judge(asked, gain >= SOURCE_GAIN, figure, FIELD))
     if not checks:
         checks.append(not_yet(asked, FIELD))
-    if all(place[0] == "scenes" for place in places_of(entries)):
+    if all(place[0] == "scenes" for place in by_place(entries)):
         checks.append(Check(f"{asked}: photographs", NOT_HERE, "mini knows drawn scenes only", ""))
     return checks
 

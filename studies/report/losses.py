@@ -21,9 +21,8 @@ from arr_coc.evaluation.field.data import Picture, Query, Record, ids_of, scene_
 from arr_coc.evaluation.field.main import FieldOptions, Say, evaluate_field, samples_path
 from arr_coc.evaluation.field.methods import ORACLE, REFERENCE
 from arr_coc.evaluation.report.compare import at_budget
-from arr_coc.evaluation.report.pages import Block, Heading, Illustration, Table, Text, escaped
+from arr_coc.evaluation.report.pages import Block, Illustration, escaped, heading, paragraph, table
 from arr_coc.evaluation.report.results import (
-    FIELD,
     Answers,
     Entry,
     Measured,
@@ -52,43 +51,16 @@ MOST_NAMES = 5  # of methods that got it right
 Overlay = Callable[[Image.Image, Tensor], Image.Image]
 
 
-@dataclass(frozen=True, slots=True)
-class Card(Block):
+def card(title: str, pictures: tuple[Illustration, ...], lines: Sequence[tuple[str, str]]) -> Block:
     """One failure: pictures, and lines of (name, text)."""
-
-    title: str
-    pictures: tuple[Illustration, ...]
-    lines: tuple[tuple[str, str], ...]
-
-    def markdown(self) -> str:
-        pictures = "\n".join(picture.beside("45%") for picture in self.pictures)
-        lines = "\n".join(f"- {name}: {escaped(text)}" for name, text in self.lines)
-        return f"**{self.title}**\n\n{pictures}\n\n{lines}"
-
-    def html(self) -> str:
-        pictures = "".join(picture.inside() for picture in self.pictures)
-        lines = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in self.lines)
-        title = f"<h4>{html.escape(self.title)}</h4>"
-        return f'<div class="card">{title}<div class="two">{pictures}</div><dl>{lines}</dl></div>'
-
-    def illustrations(self) -> Sequence[Illustration]:
-        return self.pictures
-
-
-@dataclass(frozen=True, slots=True)
-class Cards(Block):
-    """Failures beside each other where there is room."""
-
-    cards: tuple[Card, ...]
-
-    def markdown(self) -> str:
-        return "\n\n".join(card.markdown() for card in self.cards)
-
-    def html(self) -> str:
-        return f'<div class="cards">{"".join(card.html() for card in self.cards)}</div>'
-
-    def illustrations(self) -> Sequence[Illustration]:
-        return [picture for card in self.cards for picture in card.pictures]
+    beside = "\n".join(picture.beside("45%") for picture in pictures)
+    inside = "".join(picture.inside() for picture in pictures)
+    said = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in lines)
+    return Block(
+        f"**{title}**\n\n{beside}\n\n" + "\n".join(f"- {name}: {escaped(text)}" for name, text in lines),
+        f'<div class="card"><h4>{html.escape(title)}</h4><div class="two">{inside}</div><dl>{said}</dl></div>',
+        pictures,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +146,18 @@ def ask_again(place: Place, run: Mapping[str, Any], say: Say) -> tuple[list[Entr
 def loss_tables(losses: Sequence[Loss]) -> list[Block]:
     """Losses by budget and by family, and of which kind they are."""
     if not losses:
-        return [Text("No question was lost that another method answered.")]
+        return [paragraph("No question was lost that another method answered.")]
     by_budget = _count(losses, lambda loss: f"{loss.entry.place.label}: {loss.budget}")  # in their order
     by_family = _count(losses, lambda loss: loss.family)
     by_family = dict(sorted(by_family.items(), key=lambda item: (-sum(item[1].values()), item[0])))
     blocks: list[Block] = [
-        Text(f"Evidence counts as kept where at least {100 * KEPT:.0f} % of the cells under the answer's boxes were.")
+        paragraph(
+            f"Evidence counts as kept where at least {100 * KEPT:.0f} % of the cells under the answer's boxes were."
+        )
     ]
     for title, counts in (("tokens kept", by_budget), ("family", by_family)):
         rows = [[name, *map(str, (sum(kinds.values()), *kinds.values()))] for name, kinds in counts.items()]
-        blocks.append(Table.of((title, "lost", *KINDS), rows))
+        blocks.append(table((title, "lost", *KINDS), rows))
     return blocks
 
 
@@ -202,17 +176,17 @@ def loss_blocks(measured: Measured, wanted: int, overlay: Overlay, say: Say) -> 
     losses, notes = _all_losses(measured, say)
     say(f"{len(losses)} losses")
     blocks: list[Block] = [
-        Heading("What ARR-COC lost"),
-        Text(
+        heading("What ARR-COC lost"),
+        paragraph(
             "Questions that ARR-COC got wrong at some budget and another method, or the plain model, got right. With "
             "so many others, some were right by luck."
         ),
-        *(Text(note) for note in notes),
+        *(paragraph(note) for note in notes),
         *loss_tables(losses),
     ]
     if shown := take_turns(losses, wanted):
         blocks += [
-            Text("Left the scene, right what ARR-COC kept of it; the places of the answer are outlined."),
+            paragraph("Left the scene, right what ARR-COC kept of it; the places of the answer are outlined."),
             gallery(shown, measured.names, overlay),
         ]
     return blocks
@@ -237,7 +211,7 @@ def _all_losses(measured: Measured, say: Say) -> tuple[list[Loss], list[str]]:
 
 def run_of(measured: Measured, place: Place) -> Mapping[str, Any]:
     """What made the rows of a place."""
-    runs = measured.results.at(FIELD, "runs") or {}
+    runs = measured.document.get("runs") or {}
     return next((run for run in runs.values() if (run.get("dataset"), run.get("side")) == place), {})
 
 
@@ -269,12 +243,15 @@ def take_turns(losses: Sequence[Loss], wanted: int) -> list[Loss]:
     return mixed[:wanted]
 
 
-def gallery(losses: Sequence[Loss], names: Names, overlay: Overlay) -> Cards:
-    """A card per loss; `overlay` dims the cells of an image that a mask `[H, W]` leaves out."""
-    return Cards(tuple(_card(number, loss, names, overlay) for number, loss in enumerate(losses, start=1)))
+def gallery(losses: Sequence[Loss], names: Names, overlay: Overlay) -> Block:
+    """A card per loss, side by side where there is room; `overlay` dims the cells that a mask `[H, W]` leaves out."""
+    cards = [_card(number, loss, names, overlay) for number, loss in enumerate(losses, start=1)]
+    pictures = tuple(picture for one in cards for picture in one.pictures)
+    held = "".join(one.html for one in cards)
+    return Block("\n\n".join(one.markdown for one in cards), f'<div class="cards">{held}</div>', pictures)
 
 
-def _card(number: int, loss: Loss, names: Names, overlay: Overlay) -> Card:
+def _card(number: int, loss: Loss, names: Names, overlay: Overlay) -> Block:
     scene, kept_HW = Image.fromarray(loss.picture.read()), kept_mask(loss)
     shown = (
         ("scene", "the scene", scene),
@@ -300,7 +277,7 @@ def _card(number: int, loss: Loss, names: Names, overlay: Overlay) -> Card:
         ("answered by", "; ".join(names[way] for way in winners[:MOST_NAMES]) + more),
         ("question id", loss.record["question"]),
     )
-    return Card(f"{number}. {loss.family}: {loss.kind}", pictures, lines)
+    return card(f"{number}. {loss.family}: {loss.kind}", pictures, lines)
 
 
 def kept_mask(loss: Loss) -> Tensor:

@@ -13,12 +13,12 @@ from arr_coc.evaluation.report.pages import (
     NONE,
     Block,
     Cell,
-    Heading,
-    Table,
-    Text,
+    heading,
+    paragraph,
     probability,
     share,
     signed,
+    table,
 )
 from arr_coc.evaluation.report.results import (
     NAMES,
@@ -34,7 +34,7 @@ from arr_coc.evaluation.report.results import (
 )
 from studies.report.checks import TONES, judge, points
 from studies.report.field_checks import EQUAL_GAIN, SMALL_TEXT_GAIN, not_behind
-from studies.report.sources import EQUAL, FILES, NOTES, gains_of
+from studies.report.sources import EQUAL, FILES, NOTES, gains_of, read_results
 
 WANTED = {"overall": EQUAL_GAIN, "small text": SMALL_TEXT_GAIN}  # of the equal-token test
 
@@ -44,13 +44,13 @@ def lead_blocks(measured: Measured) -> list[Block]:
     if not measured.entries:
         return []
     tables = [lead_table(here, measured.names) for here in measured.places.values()]
-    path = measured.results.folder / NOTES
+    path = measured.folder / NOTES
     notes = path.read_text(encoding="utf-8").split("\n\n") if path.is_file() else []
-    said = [Text(part.replace("\n", " ").strip()) for part in notes if part.strip()]
-    return [Heading("Where ARR-COC leads"), *tables, *said]
+    said = [paragraph(part.replace("\n", " ").strip()) for part in notes if part.strip()]
+    return [heading("Where ARR-COC leads"), *tables, *said]
 
 
-def lead_table(entries: Sequence[Entry], names: Names) -> Table:
+def lead_table(entries: Sequence[Entry], names: Names) -> Block:
     """At each budget: whom ARR-COC is surely ahead of, the trained rival, and whether anyone passes the oracle."""
     rows: list[list[Cell | str]] = []
     for keep in budgets_of(entries):
@@ -80,7 +80,7 @@ def lead_table(entries: Sequence[Entry], names: Names) -> Table:
         "trained rival",
         "above oracle",
     )
-    return Table.of(heads, rows, wide_words=True)
+    return table(heads, rows, wide_words=True)
 
 
 def _lead(entry: Entry) -> str:
@@ -108,16 +108,16 @@ def _rivals(members: Sequence[Entry], ours: Entry) -> Cell:
 def equal_token_blocks(measured: Measured) -> list[Block]:
     """256 tokens spent two ways on the same scene."""
     blocks: list[Block] = [
-        Heading("The same tokens, spent two ways"),
-        Text(
+        heading("The same tokens, spent two ways"),
+        paragraph(
             "Scenes drawn at 1024 px with small text and many things. The plain model gets each at 512 px: 256 tokens, "
             "all of them kept. ARR-COC gets it at 1024 px and chooses 256 of its 1,024. Differences are in points."
         ),
     ]
-    results = measured.results
+    results = read_results(measured.folder)
     found = gains_of(results)
     if found is None:
-        return [*blocks, Text(f"**Not measured yet**: `{FILES[EQUAL].maker}` writes `{EQUAL}`.")]
+        return [*blocks, paragraph(f"**Not measured yet**: `{FILES[EQUAL].maker}` writes `{EQUAL}`.")]
     gains, file = found
     rows: list[list[Cell | str]] = []
     for way, groups in gains.items():
@@ -131,7 +131,7 @@ def equal_token_blocks(measured: Measured) -> list[Block]:
             for group, figure in groups.items()
         ]
     heads = ("method", "questions", "over the plain model at 512 px", "95 % interval", "p", "n", "aim")
-    blocks.append(Table.of(heads, rows, ours=NAMES[REFERENCE]))
+    blocks.append(table(heads, rows, ours=NAMES[REFERENCE]))
     if results.rows(EQUAL):
         lines = [
             [
@@ -142,7 +142,7 @@ def equal_token_blocks(measured: Measured) -> list[Block]:
             ]
             for r in results.rows(EQUAL)
         ]
-        blocks.append(Table.of(("method", "accuracy %", "95 % interval", "tokens"), lines, ours=NAMES[REFERENCE]))
+        blocks.append(table(("method", "accuracy %", "95 % interval", "tokens"), lines, ours=NAMES[REFERENCE]))
     return blocks
 
 

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from arr_coc.evaluation.field.main import KEEPS, FieldOptions
 from arr_coc.evaluation.field.methods import FIELD as METHODS
-from arr_coc.evaluation.report import results as product
-from arr_coc.evaluation.report.pages import MISSING, NONE, Block, Cell, Heading, Table
-from arr_coc.evaluation.report.results import FIELD, RIVAL, KnownFile, Measured, Results
+from arr_coc.evaluation.report.pages import MISSING, NONE, Block, Cell, heading, table
+from arr_coc.evaluation.report.results import FIELD, FIELD_KEYS, MAKER, RIVAL, Measured, read_document
 from arr_coc.selectors import PLAIN
 
 EQUAL, MINI, SELECTOR = "equal-tokens.json", "mini.json", "selector.json"
@@ -16,7 +17,18 @@ GPU, CPU = "speed-gpu.json", "speed-cpu.json"
 WITH_RIVAL = "python -m studies.rival.evaluate"  # `arr-coc eval` with one selector more
 NOTES = "field-notes.md"  # what people make of the field's figures, by paragraphs
 _SPEED_ROWS = ("side", "batch", "kept", "encoding", "mode", "select_ms", "ttft_ms", "peak_mb")
-FILES = product.FILES | {
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A file of results: the command that makes it, and what the report reads of each of its rows."""
+
+    maker: str
+    row_keys: tuple[str, ...] = ()
+
+
+FILES = {
+    FIELD: KnownFile(MAKER, FIELD_KEYS),
     EQUAL: KnownFile(
         "python -m studies.equal_tokens --out results/equal-tokens.json",
         ("selector", "encoding", "keep", "n", "accuracy", "ci95", "tokens"),
@@ -30,6 +42,30 @@ FILES = product.FILES | {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The files by name; those that are not there are missing in `documents`."""
+
+    documents: dict[str, dict[str, Any]]
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a file; none where it is not there."""
+        return list(self.documents.get(name, {}).get("rows", []))
+
+    def at(self, name: str, *keys: str) -> Any:
+        """A value inside a file; None where the file or the way to it is missing."""
+        value: Any = self.documents.get(name)
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+
+def read_results(folder: Path) -> Results:
+    """All known files of a folder."""
+    read = {name: read_document(folder / name, known.maker, known.row_keys) for name, known in FILES.items()}
+    return Results({name: document for name, document in read.items() if document})
+
+
 def gains_of(results: Results) -> tuple[dict[str, Any], str] | None:
     """What the equal-token test says, and the file that says it."""
     return next(((gains, name) for name in (EQUAL, FIELD) if (gains := results.at(name, "gains"))), None)
@@ -37,7 +73,7 @@ def gains_of(results: Results) -> tuple[dict[str, Any], str] | None:
 
 def source_blocks(measured: Measured) -> list[Block]:
     """What made each file, on what, with how many questions."""
-    results = measured.results
+    results = read_results(measured.folder)
     rows: list[list[Cell | str]] = []
     for name, known in FILES.items():
         if name not in results.documents:
@@ -47,7 +83,7 @@ def source_blocks(measured: Measured) -> list[Block]:
             [f"`{name}`", what, f"`{command}`", *more] for what, command, *more in _runs(results, name, known.maker)
         ]
     heads = ("file", "what", "command", "device", "questions", "seed")
-    return [Heading("What made each file"), Table.of(heads, rows, wide_words=True)]
+    return [heading("What made each file"), table(heads, rows, wide_words=True)]
 
 
 def _runs(results: Results, name: str, maker: str) -> list[tuple[str, str, str, str, str]]:

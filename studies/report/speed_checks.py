@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from arr_coc.evaluation.bench.report import FAST, Row
-from arr_coc.evaluation.report.results import Results
 from studies.report.checks import NOT_HERE, Check, judge, not_yet, percent
-from studies.report.sources import CPU, GPU
+from studies.report.sources import CPU, GPU, Results
 
 SHAPE = "qwen3-vl-2b"
 GLANCE = "glance"

@@ -6,10 +6,11 @@ Every figure is reported in both, so that nobody can say that the post was moved
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arr_coc.evaluation.report.pages import Block, Cell, Fold, Heading, Table, Text
-from arr_coc.evaluation.report.results import Entry, Measured, Results
+from arr_coc.evaluation.report.pages import Block, Cell, fold, heading, paragraph, table
+from arr_coc.evaluation.report.results import Entry, Measured
 from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, TONES, Check
 from studies.report.field_checks import ahead_of_all, gain_at_equal_tokens, gain_over_plain, kept_accuracy
+from studies.report.sources import Results, read_results
 from studies.report.speed_checks import first_token, memory, selection_time
 from studies.report.weight_checks import added_parameters, overlap
 
@@ -79,7 +80,7 @@ def verdict_of(checks: Sequence[Check]) -> str:
 
 def verdict_blocks(measured: Measured) -> list[Block]:
     """A table that sums up, then every check with its figure and its file."""
-    made = promises(measured.results, measured.entries)
+    made = promises(read_results(measured.folder), measured.entries)
     rows: list[list[Cell | str]] = [
         [
             f"{number}. {promise.figure}",
@@ -92,14 +93,14 @@ def verdict_blocks(measured: Measured) -> list[Block]:
     ]
     heads = ("figure", "the source asks for", "verdict on it", "we aim at", "verdict on ours")
     blocks: list[Block] = [
-        Heading("What was promised, and what holds"),
-        Text(
+        heading("What was promised, and what holds"),
+        paragraph(
             "Each figure as the source words it and as we word it. It holds where all of its checks hold; beside the "
             "verdict stands the check that decides it."
         ),
-        Table.of(heads, rows, wide_words=True),
+        table(heads, rows, wide_words=True),
     ]
-    folds = [Fold(f"{n}. {promise.figure}: every check", (_details(promise),)) for n, promise in enumerate(made, 1)]
+    folds = [fold(f"{n}. {promise.figure}: every check", _details(promise)) for n, promise in enumerate(made, 1)]
     return [*blocks, *folds]
 
 
@@ -117,10 +118,10 @@ def _from(check: Check) -> str:
     return f" (`{check.file}`)" if check.file else ""
 
 
-def _details(promise: Promise) -> Table:
+def _details(promise: Promise) -> Block:
     rows: list[list[Cell | str]] = [
         [check.asked, who, Cell(check.verdict, TONES[check.verdict]), check.figure + _from(check)]
         for who, checks in (("source", promise.source_checks), ("ours", promise.our_checks))
         for check in checks
     ]
-    return Table.of(("asked for", "whose wording", "verdict", "measured"), rows, wide_words=True)
+    return table(("asked for", "whose wording", "verdict", "measured"), rows, wide_words=True)

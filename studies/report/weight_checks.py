@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from arr_coc.evaluation.report.results import Results
 from studies.report.checks import Check, judge, not_yet
-from studies.report.sources import SELECTOR
+from studies.report.sources import SELECTOR, Results
 
 SOURCE_OVERLAP, OVERLAP = 2.0, 2.5  # times that of others
 SOURCE_PARAMETERS, MINI_PARAMETERS, SHAPE_PARAMETERS = 100_000, 500_000, 1_000_000

@@ -78,8 +78,7 @@ def ask_rows(
         about_it |= {"encoding": "dense" if whole else owner.encoding, "sight": None if whole else owner.config.sight}
         times = summarize([parts_of(answer, wall) for answer, wall in taken[keep]])
         asked = statistics.median(wall for _, wall in taken[keep])
-        memory = {"peak_mb": peaks[keep].total, "peak_above_mb": peaks[keep].above}
-        rows.append({**about_it, **times, "ask_ms": asked, **memory})
+        rows.append({**about_it, **times, "ask_ms": asked, **peaks[keep]})
     return rows
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from arr_coc.config import SIGHTS, ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.first_look import Memory
 from arr_coc.qwen.loading import pick_device, pick_dtype
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.shapes import SHAPES, build_shape
@@ -84,7 +83,7 @@ def load_subject(
     if not name.startswith(SHAPE):
         owner = ARRCOCQwen.from_pretrained(name, device=on, dtype=kind, selector="arr_coc", break_even=0)
         twice = ARRCOCQwen(owner.model, owner.config, owner.layer, owner.processor, selector="look_twice", break_even=0)
-        return Subject(name, owner.model, {**dict.fromkeys(SIGHTS, owner), "look_twice": forgetful(twice)})
+        return Subject(name, owner.model, {**dict.fromkeys(SIGHTS, owner), "look_twice": twice.eval()})
     shape = name.removeprefix(SHAPE)
     if shape not in SHAPES:
         raise ValueError(f"shape {shape!r}: known shapes are {', '.join(SHAPES)}")
@@ -92,16 +91,10 @@ def load_subject(
     return Subject(name, stock, {sight: random_owner(stock, sight) for sight in sights})
 
 
-def forgetful(owner: ARRCOCQwen) -> ARRCOCQwen:
-    """What is measured is a first question: nothing is remembered of an image."""
-    owner.memory = Memory(0)
-    return owner.eval()
-
-
 def random_owner(stock: Any, sight: str, seed: int = 0) -> ARRCOCQwen:
     """A stock model with an untrained selector, which costs what a trained one does."""
     if sight not in SIGHTS:
-        return forgetful(ARRCOCQwen(stock, selector=sight, break_even=0))
+        return ARRCOCQwen(stock, selector=sight, break_even=0).eval()
     width, vision = stock.config.text_config.hidden_size, stock.config.vision_config.hidden_size
     config = ARRCOCConfig(
         hidden_dim=width, sight=sight, glance_dim=vision if sight == "glance" else 0, trained=True, encoding="sparse"

@@ -22,7 +22,6 @@ from arr_coc.qwen.vision import Geometry
 
 GRID = ("sides", "batches", "kept", "encodings", "modes", "sights", "decode", "repeats")  # what cases are made of
 Say = Callable[[str], None]
-Save = Callable[[list[Row]], None]
 
 
 def grid_of_cases(
@@ -46,9 +45,14 @@ def grid_of_cases(
     return cases
 
 
-def run_cases(subject: Subject, cases: Sequence[Case], text: int, save: Save, say: Say) -> list[Row]:
-    """Measure one case after the other; what does not fit the device is left out, and said."""
-    rows: list[Row] = []
+def run_cases(
+    subject: Subject, cases: Sequence[Case], text: int, say: Say, out: Path | None = None, before: Sequence[Row] = ()
+) -> list[Row]:
+    """Measure one case after the other, after the rows of `before`; what does not fit the device is left out, and said.
+
+    With every row the whole document is written to `out`.
+    """
+    rows = list(before)
     for number, case in enumerate(cases, start=1):
         inputs = make_inputs(subject.stock, case, text)
         try:
@@ -57,7 +61,8 @@ def run_cases(subject: Subject, cases: Sequence[Case], text: int, save: Save, sa
             say(f"{number}/{len(cases)} {asdict(case)}: does not fit this device")
             continue
         rows.append(row)
-        save(rows)
+        if out is not None:
+            write_json(out, document(rows, about(subject)))
         say(
             f"{number}/{len(cases)} {case.side} px x{case.batch} {case.encoding} {row['kept']} {row['mode']} "
             f"{row['sight'] or ''}: {row['ttft_ms']:.1f} ms"
@@ -82,9 +87,9 @@ def about(subject: Subject) -> Row:
     }
 
 
-def saver(path: Path, subject: Subject, before: Sequence[Row] = ()) -> Save:
-    """A function that writes rows, after those of `before`, to a file as a whole document."""
-    return lambda rows: write_json(path, document([*before, *rows], about(subject)))
+def read_rows(path: Path) -> list[Row]:
+    """Rows of an earlier run; none where there is no such file."""
+    return list(json.loads(path.read_text())["rows"]) if path.is_file() else []
 
 
 def write_trace(subject: Subject, case: Case, text: int, path: Path) -> None:
@@ -104,11 +109,6 @@ def write_trace(subject: Subject, case: Case, text: int, path: Path) -> None:
     profiler.export_chrome_trace(str(path))
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier run; none where there is no such file."""
-    return list(json.loads(path.read_text())["rows"]) if path.is_file() else []
-
-
 def bench(options: Any, say: Say, cases: Sequence[Case] = ()) -> Row:
     """Run all that was asked for and return the document; `cases` are measured instead where they are given."""
     if options.text < 4:
@@ -120,8 +120,7 @@ def bench(options: Any, say: Say, cases: Sequence[Case] = ()) -> Row:
         cases = grid_of_cases(**{name: getattr(options, name) for name in GRID}, cell=cell)
     on_gpu = torch.device(subject.stock.device).type == "cuda"
     out = options.out or Path("out") / ("speed-gpu.json" if on_gpu else "speed-cpu.json")
-    before = read_rows(out) if options.append else []
-    rows = [*before, *run_cases(subject, cases, options.text, saver(out, subject, before), say)]
+    rows = run_cases(subject, cases, options.text, say, out, read_rows(out) if options.append else ())
     say(table(rows))
     if options.fit:
         say(fit_table(rows))

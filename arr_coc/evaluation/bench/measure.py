@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.evaluation.bench.cases import Case, Subject
+from arr_coc.qwen.first_look import Memory
 from arr_coc.qwen.graphs.picking import Picking
 from arr_coc.qwen.graphs.recording import Statistics
 from arr_coc.qwen.graphs.runner import FastRunner, Job
@@ -31,33 +32,26 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-@dataclass(slots=True)
-class Peak:
-    """Memory at its highest, in MB: in all, and above what was there before (weights and inputs)."""
-
-    total: float = 0.0
-    above: float = 0.0
-
-
 @contextmanager
-def watch_peak(device: torch.device) -> Iterator[Peak]:
-    """On CUDA what tensors held at most; on a CPU the process's resident memory, where the system tells."""
-    peak = Peak()
+def watch_peak(device: torch.device) -> Iterator[dict[str, float]]:
+    """Memory at its highest, in MB: `peak_mb` in all, `peak_above_mb` above what was there (weights and inputs).
+
+    On CUDA what tensors held at most; on a CPU the process's resident memory, where the system tells.
+    """
+    peak: dict[str, float] = {}
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device) / MEGABYTE
-        yield peak
-        peak.total = torch.cuda.max_memory_allocated(device) / MEGABYTE
     else:
         switch = Path("/proc/self/clear_refs")
         if switch.exists():
             switch.write_text("5")  # forgets the peak so far
         before = resident("VmRSS")
-        yield peak
-        peak.total = resident("VmHWM")
-    peak.above = max(0.0, peak.total - before)
+    yield peak
+    most = torch.cuda.max_memory_allocated(device) / MEGABYTE if device.type == "cuda" else resident("VmHWM")
+    peak |= {"peak_mb": most, "peak_above_mb": max(0.0, most - before)}
 
 
 def resident(name: str) -> float:
@@ -76,44 +70,38 @@ class Way:
     recordings: Statistics | None = None  # what could be recorded, where anything was
 
 
+@torch.no_grad()
 def measure(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> dict[str, Any]:
     """Times and peak of one case, as a row of the results."""
-    with watch_peak(torch.device(subject.stock.device)) as peak, torch.no_grad():
+    device, whole = torch.device(subject.stock.device), case.dial == 1.0
+    with watch_peak(device) as peak:
         way = way_of(subject, case, inputs)
         for _ in range(WARM_UPS):
             way.once()
         times = [way.once() for _ in range(case.repeats)]
         recorded = None if way.recordings is None else asdict(way.recordings)
         del way
-    row = {**describe(subject, case, inputs), **summarize(times), "peak_mb": peak.total, "peak_above_mb": peak.above}
     decode = None
     if case.decode:  # ms per token after the first: the median of a few generations, the first of which does not count
-        with torch.no_grad():
-            way = way_of(subject, case, inputs)
-            decode = statistics.median([way.decode() for _ in range(1 + DECODES)][1:])
-    return {**row, "decode_ms": decode, "recordings": recorded}
-
-
-def describe(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> dict[str, Any]:
-    """What the row is about."""
-    on_gpu = torch.device(subject.stock.device).type == "cuda"
-    mode = case.mode if on_gpu or case.mode == "eager" else "own forward"  # without CUDA there is nothing to capture
+        way = way_of(subject, case, inputs)
+        decode = statistics.median([way.decode() for _ in range(1 + DECODES)][1:])
+    selector = subject.owner(case).selector.name
     return {
         "model": subject.name,
         "side": case.side,
         "batch": case.batch,
         "tokens": case.tokens,
-        "kept": case.tokens if case.dial == 1.0 else case.kept,
+        "kept": case.tokens if whole else case.kept,
         "text_tokens": inputs["input_ids"].shape[1] - case.tokens,
         "encoding": case.encoding,
-        "mode": mode,
-        "sight": None if case.dial == 1.0 else chooser_of(subject.owner(case)),
+        # Without CUDA there is nothing to capture.
+        "mode": case.mode if device.type == "cuda" or case.mode == "eager" else "own forward",
+        "sight": None if whole else (subject.owner(case).config.sight if selector == "arr_coc" else selector),
+        **summarize(times),
+        **peak,
+        "decode_ms": decode,
+        "recordings": recorded,
     }
-
-
-def chooser_of(owner: ARRCOCQwen) -> str:
-    """What chooses, as rows name it: the sight of the ARR-COC layer, or the name of another selector."""
-    return owner.config.sight if owner.selector.name == "arr_coc" else owner.selector.name
 
 
 def summarize(times: list[Times]) -> dict[str, Any]:
@@ -133,10 +121,9 @@ def summarize(times: list[Times]) -> dict[str, Any]:
 def way_of(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The way that the case names."""
     owner = subject.owner(case)
+    owner.memory = Memory(0)  # what is measured is a first question: nothing is remembered of an image
     owner.config = replace(owner.config, encoding="dense" if case.encoding == "after-vit" else case.encoding)
-    if case.mode != "eager":
-        return fast_way(owner, case, inputs)
-    return stock_way(owner.model, case, inputs) if case.dial == 1.0 else plain_way(owner, case, inputs)
+    return (eager_way if case.mode == "eager" else fast_way)(owner, case, inputs)
 
 
 def fast_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
@@ -145,18 +132,36 @@ def fast_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
     job = Job.of(inputs, [case.dial] * case.batch)
     runner = FastRunner(owner.model, compiled=case.mode == "compiled")
 
+    def run(most: int) -> Times:
+        return runner.run(looker, encoding, job, Picking(most, (), 0)).timings_ms
+
     def once() -> Times:
-        times = runner.run(looker, encoding, job, Picking(1, (), 0)).timings_ms
+        times = run(1)
         return {**{name: times[name] for name in PARTS}, "wall": times["wall_ttft"]}
 
-    def decode() -> float:
-        return runner.run(looker, encoding, job, Picking(1 + case.decode, (), 0)).timings_ms["decode"]
-
-    return Way(once, decode, runner.recordings.statistics)
+    return Way(once, lambda: run(1 + case.decode)["decode"], runner.recordings.statistics)
 
 
-def eager_way(model: Any, case: Case, serve: Callable[[], Stopwatch], generate: Callable[[int], Any]) -> Way:
-    """A way through plain transformers: `serve` gives the first token and says what its parts took."""
+def eager_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
+    """Plain transformers: the stock model with all tokens, or chosen and encoded as ever, then the stock forward."""
+    model, whole = owner.model, case.dial == 1.0
+    left_out = "question_mask" if whole else "mm_token_type_ids"
+    given: dict[str, Any] = {name: tensor for name, tensor in inputs.items() if name != left_out}
+
+    def serve() -> Stopwatch:
+        if whole:
+            stopwatch, ready = Stopwatch(model.device), {**given}
+            with stopwatch.part("vision"):
+                seen = model.model.get_image_features(
+                    ready.pop("pixel_values"), given["image_grid_thw"], return_dict=True
+                )
+            ready["mm_encoder_outputs"] = {"image": seen}
+        else:
+            prepared = owner.prepare(**given, keep=case.dial)
+            stopwatch, ready = prepared.stopwatch, prepared.model_inputs()
+        with stopwatch.part("prefill"):
+            model(**ready, use_cache=True, logits_to_keep=1).logits[:, -1].argmax(-1).tolist()
+        return stopwatch
 
     def once() -> Times:
         synchronize(model.device)
@@ -167,48 +172,12 @@ def eager_way(model: Any, case: Case, serve: Callable[[], Stopwatch], generate: 
         select = sum((value for name, value in parts.items() if name not in PARTS), 0.0)
         return {"select": select, "vision": parts["vision"], "prefill": parts["prefill"], "wall": wall}
 
-    return Way(once, lambda: per_token(generate, case.decode, model.device))
-
-
-def stock_way(model: Any, case: Case, inputs: dict[str, Tensor]) -> Way:
-    """Plain transformers with all tokens: its vision encoder, then its forward with a cache."""
-    text = {name: inputs[name] for name in ("input_ids", "attention_mask", "mm_token_type_ids", "image_grid_thw")}
-    whole = {name: tensor for name, tensor in inputs.items() if name != "question_mask"}
-
-    def serve() -> Stopwatch:
-        stopwatch = Stopwatch(model.device)
-        with stopwatch.part("vision"):
-            seen = model.model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"], return_dict=True)
-        with stopwatch.part("prefill"):
-            _first_token(model, **text, mm_encoder_outputs={"image": seen})
-        return stopwatch
-
-    return eager_way(model, case, serve, lambda most: model.generate(**whole, **_greedy(most)))
-
-
-def plain_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
-    """The plain path: chosen and encoded as ever, then the stock forward with a cache."""
-    given: dict[str, Any] = {name: tensor for name, tensor in inputs.items() if name != "mm_token_type_ids"}
-
-    def serve() -> Stopwatch:
-        prepared = owner.prepare(**given, keep=case.dial)
-        with prepared.stopwatch.part("prefill"):
-            _first_token(owner.model, **prepared.model_inputs())
-        return prepared.stopwatch
-
     def generate(most: int) -> None:
         owner.fast = False
-        owner.generate(**given, keep=case.dial, **_greedy(most))
+        length: dict[str, Any] = {"do_sample": False, "max_new_tokens": most, "min_new_tokens": most}
+        model.generate(**given, **length) if whole else owner.generate(**given, keep=case.dial, **length)
 
-    return eager_way(owner.model, case, serve, generate)
-
-
-def _first_token(model: Any, **inputs: Any) -> None:
-    model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1].argmax(-1).tolist()
-
-
-def _greedy(most: int) -> dict[str, Any]:
-    return {"do_sample": False, "max_new_tokens": most, "min_new_tokens": most}
+    return Way(once, lambda: per_token(generate, case.decode, model.device))
 
 
 def per_token(generate: Callable[[int], Any], tokens: int, device: torch.device) -> float:

@@ -1,75 +1,62 @@
 """The report: one page, in HTML and in Markdown, from what lies in a folder of results.
 
 The same results give the same bytes. What is not there is said to be not measured yet. Whoever has more to say of the
-same results adds sections of their own (`Section`).
+same results adds sections of their own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from arr_coc.evaluation.field.data import MANY, SMALL_TEXT
 from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.field.methods import REFERENCE
-from arr_coc.evaluation.field.table import PARTS
+from arr_coc.evaluation.field.table import PARTS as TIMED
 from arr_coc.evaluation.report import pages, results
 from arr_coc.evaluation.report.compare import at_budget, compared_blocks
-from arr_coc.evaluation.report.pages import BAD, EVEN, GOOD, NONE, Block, Cell, Fold, Heading, Table, Text, share
+from arr_coc.evaluation.report.pages import BAD, EVEN, GOOD, NONE, Block, Cell, fold, heading, paragraph, share, table
 from arr_coc.evaluation.report.plots import pareto
-from arr_coc.evaluation.report.results import FIELD, FILES, NAMES, Entry, Keep, KnownFile, Measured, Names, Place
+from arr_coc.evaluation.report.results import FIELD, MAKER, NAMES, Entry, Keep, Measured, Names, budget_label
 
+PARTS = ("opening", "plots", "tables", "comparisons")
 TITLE = "ARR-COC against the field"
-PAGES, OWN_PICTURES = ("report.html", "report.md"), ("pareto-*.png", "failure-*.jpg")
+OWN_PICTURES = ("pareto-*.png", "failure-*.jpg")
 NEAR = 0.01  # accuracies that are less apart are called even
 GROUPS = {"hard": "hard scenes", "plain": "plain scenes", SMALL_TEXT: SMALL_TEXT, MANY: MANY}  # not families
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """What somebody adds to the page, after one of its own parts: opening, plots, tables or comparisons."""
-
-    after: str
-    make: Callable[[Measured], list[Block]]
+Make = Callable[[Measured], list[Block]]  # a section of the page
 
 
-def write_report(
-    folder: Path, out: Path, say: Say, extra: Sequence[Section] = (), files: Mapping[str, KnownFile] = FILES
-) -> list[Path]:
+def write_report(folder: Path, out: Path, say: Say, extra: Mapping[str, Sequence[Make]] | None = None) -> list[Path]:
     """Write both pages and the pictures of the Markdown one to `out`; returns the pages.
 
-    `say` gets a line about each long step; `files` are those that are read of the folder of results.
+    `say` gets a line about each long step; `extra` are sections that follow one of PARTS.
     """
-    blocks = page(Measured.of(results.read_results(folder, files)), say, extra)
+    blocks = page(Measured.of(folder), say, extra or {})
     out.mkdir(parents=True, exist_ok=True)
     for old in (path for pattern in OWN_PICTURES for path in sorted(out.glob(pattern))):
         old.unlink()  # of an earlier report, which may have had more of them
-    for name, data in (file for picture in pages.pictures_of(blocks) for file in picture.files().items()):
-        (out / name).write_bytes(data)
-    paths = [out / name for name in PAGES]
-    for path, text in zip(paths, (pages.to_html(blocks), pages.to_markdown(blocks)), strict=True):
+    for picture in (picture for block in blocks for picture in block.pictures):
+        for name, data in picture.files().items():
+            (out / name).write_bytes(data)
+    texts = {out / "report.html": pages.to_html(blocks), out / "report.md": pages.to_markdown(blocks)}
+    for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
-    return paths
+    return list(texts)
 
 
-def page(measured: Measured, say: Say, extra: Sequence[Section] = ()) -> list[Block]:
+def page(measured: Measured, say: Say, extra: Mapping[str, Sequence[Make]]) -> list[Block]:
     """All that the page says."""
-    say(f"{len(measured.entries)} rows of the field in {measured.results.folder}")
-    parts: dict[str, Callable[[Measured], list[Block]]] = {
-        "opening": _opening_blocks,
-        "plots": _plot_blocks,
-        "tables": _table_blocks,
-        "comparisons": lambda of: compared_blocks(of, say),
-    }
-    blocks: list[Block] = []
-    for name, make in parts.items():
-        blocks += make(measured) if measured.entries or name in ("opening", "plots") else []
-        blocks += [block for section in extra if section.after == name for block in section.make(measured)]
-    return blocks
+    say(f"{len(measured.entries)} rows of the field in {measured.folder}")
+    own: dict[str, list[Make]] = {"opening": [_opening_blocks], "plots": [_plot_blocks]}
+    if measured.entries:
+        own |= {"tables": [table_blocks], "comparisons": [compared_blocks]}
+        say("who beats whom")
+    makers = [make for part in PARTS for make in (*own.get(part, ()), *extra.get(part, ()))]
+    return [block for make in makers for block in make(measured)]
 
 
 def _opening_blocks(measured: Measured) -> list[Block]:
-    if not measured.entries:
-        return [Heading(TITLE, 1), Text("Token selection for Qwen3-VL: what was measured so far.")]
     asked = ", ".join(f"{here[0].questions:,} questions on {place.label}" for place, here in measured.places.items())
     lead = (
         f"Every method on the same model, the same questions and the same number of visual tokens: {asked}. Intervals "
@@ -77,107 +64,98 @@ def _opening_blocks(measured: Measured) -> list[Block]:
         "The oracle is told where the answer is: it is a ceiling, not a method. Random is the mean of its seeds, with "
         "the widest of their limits."
     )
-    return [Heading(TITLE, 1), Text(lead)]
+    return [
+        heading(TITLE, 1),
+        paragraph(lead if asked else "Token selection for Qwen3-VL: what was measured so far."),
+    ]
 
 
 def _plot_blocks(measured: Measured) -> list[Block]:
     if not measured.entries:
-        return [Heading("The field"), Text(f"**Not measured yet**: `{FILES[FIELD].maker}` writes `{FIELD}`.")]
-    timed = measured.results.at(FIELD, "timed_runs") or {}  # where times were taken apart from the answers
+        return [heading("The field"), paragraph(f"**Not measured yet**: `{MAKER}` writes `{FIELD}`.")]
+    timed = measured.document.get("timed_runs") or {}  # where times were taken apart from the answers
     devices = sorted({str(run.get("device")).upper() for run in timed.values()})
     on = f", each method alone, on a {' and a '.join(devices)}" if devices else ""
-    blocks: list[Block] = [
-        Heading("Accuracy against tokens and time"),
-        Text(
-            f"Times are of one question, measured in batches{on}. Filled marks were trained, hollow "
-            "ones were not. A solid line chose before the ViT (sparse), a dotted one had it encode the whole image, or "
-            "a smaller one. The broad band is the frontier: nothing is as good for less. Tokens are those that a layer "
-            "of the language model works on, on average, since FastV drops them only after some layers; in that plot "
-            "marks are moved sideways a little, so that none hides another."
-        ),
-    ]
-    for place, here in measured.places.items():
-        blocks += [Heading(place.label, 3), pareto(here, measured.names, place)]
-    return blocks
+    told = (
+        f"Times are of one question, measured in batches{on}. Filled marks were trained, hollow "
+        "ones were not. A solid line chose before the ViT (sparse), a dotted one had it encode the whole image, or "
+        "a smaller one. The broad band is the frontier: nothing is as good for less. Tokens are those that a layer "
+        "of the language model works on, on average, since FastV drops them only after some layers; in that plot "
+        "marks are moved sideways a little, so that none hides another."
+    )
+    plots = [(heading(p.label, 3), pareto(here, measured.names, p)) for p, here in measured.places.items()]
+    return [heading("Accuracy against tokens and time"), paragraph(told), *(block for pair in plots for block in pair)]
 
 
 # ---------------------------------------------------------------- every method at every budget, and by family
 
 
-def _table_blocks(measured: Measured) -> list[Block]:
-    blocks: list[Block] = [Heading("Every method at every budget")]
-    for place, here in measured.places.items():
-        blocks += budget_blocks(here, measured.names, place)
-    blocks += [Heading("By family of question")]
-    for place, here in measured.places.items():
-        blocks += family_blocks(here, measured.names, place)
+def table_blocks(measured: Measured) -> list[Block]:
+    """Every budget of every place, then the families of every place."""
+    blocks: list[Block] = []
+    for title, make in (("Every method at every budget", budget_blocks), ("By family of question", family_blocks)):
+        blocks.append(heading(title))
+        for place, here in measured.places.items():
+            blocks += [heading(place.label, 3), *make(here, measured.names)]
     return blocks
 
 
-def budget_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[Block]:
-    """A table per budget of one place."""
-    blocks: list[Block] = [Heading(place.label, 3)]
-    for number, keep in enumerate(results.budgets_of(entries)):
-        members = at_budget(entries, keep)
-        title = f"{results.budget_label(keep, members[0].total)} kept, {members[0].questions:,} questions"
-        table = method_table(members, names)
-        # The first stands open, so that a reader sees what the others hold.
-        blocks += [Text(f"**{title}**"), table] if not number else [Fold(title, (table,))]
-    return blocks
+def budget_blocks(entries: Sequence[Entry], names: Names) -> list[Block]:
+    """A table per budget of one place; the first stands open, so that a reader sees what the others hold."""
+    titles = {
+        f"{budget_label(keep, entries[0].total)} kept, {entries[0].questions:,} questions": at_budget(entries, keep)
+        for keep in results.budgets_of(entries)
+    }
+    made = [(title, method_table(members, names)) for title, members in titles.items()]
+    first = [paragraph(f"**{made[0][0]}**"), made[0][1]] if made else []
+    return [*first, *(fold(title, held) for title, held in made[1:])]
 
 
-def method_table(entries: Sequence[Entry], names: Names) -> Table:
+def method_table(entries: Sequence[Entry], names: Names) -> Block:
     """All methods of one budget, the best first."""
-    heads = (
-        *("method", "training", "accuracy %", "95 % interval", "over ARR-COC, points", "p (Holm)", "evidence found %"),
-        *("tokens", "equivalent tokens", "ms to first token", "select + vision + prefill"),
-    )
-    rows = [
-        [
-            names[entry.way],
-            "trained" if entry.trained else "none",
-            share(entry.accuracy),
-            NONE if entry.low is None else f"{share(entry.low)} to {share(entry.high)}",
-            NONE if entry.gain is None else pages.signed(entry.gain),
-            pages.probability(entry.p),
-            share(entry.recall),
-            f"{entry.tokens:,.0f}",
-            f"{entry.equivalent:,.0f}",
-            f"{entry.time_ms:,.1f}",
-            " + ".join(f"{entry.parts_ms[part]:.1f}" for part in PARTS),
-        ]
-        for entry in sorted(entries, key=lambda one: -(one.accuracy or 0.0))
-    ]
-    return Table.of(heads, rows, ours=NAMES[REFERENCE])
+    columns: dict[str, Callable[[Entry], str]] = {
+        "method": lambda one: names[one.way],
+        "training": lambda one: "trained" if one.trained else "none",
+        "accuracy %": lambda one: share(one.accuracy),
+        "95 % interval": lambda one: NONE if one.low is None else f"{share(one.low)} to {share(one.high)}",
+        "over ARR-COC, points": lambda one: NONE if one.gain is None else pages.signed(one.gain),
+        "p (Holm)": lambda one: pages.probability(one.p),
+        "evidence found %": lambda one: share(one.recall),
+        "tokens": lambda one: f"{one.tokens:,.0f}",
+        "equivalent tokens": lambda one: f"{one.equivalent:,.0f}",
+        "ms to first token": lambda one: f"{one.time_ms:,.1f}",
+        "select + vision + prefill": lambda one: " + ".join(f"{one.parts_ms[part]:.1f}" for part in TIMED),
+    }
+    ranked = sorted(entries, key=lambda one: -(one.accuracy or 0.0))
+    return table([*columns], [[told(one) for told in columns.values()] for one in ranked], ours=NAMES[REFERENCE])
 
 
-def family_blocks(entries: Sequence[Entry], names: Names, place: Place) -> list[Block]:
+def family_blocks(entries: Sequence[Entry], names: Names) -> list[Block]:
     """Families of one place: ARR-COC and the best of the others at each budget; then everything, a table per family."""
     families = sorted({f for entry in entries for f in entry.families}, key=lambda name: (name in GROUPS, name))
     told = {family: GROUPS.get(family, family.replace("_", " ")) for family in families}
     keeps, plain = results.budgets_of(entries), results.plain_of(entries)
-    budgets = [results.budget_label(keep, entries[0].total) for keep in keeps]
-    shares = {(e.way, keep): e.families for e in entries for keep in (keeps if e is plain else [e.keep])}
-    ways = sorted(dict.fromkeys(entry.way for entry in entries), key=lambda way: plain is not None and way == plain.way)
-    everything = plain.families if plain else {}
+    budgets = [budget_label(keep, entries[0].total) for keep in keeps]
     rows: list[list[Cell | str]] = [
-        [told[one], share(everything.get(one)), *(_family_cell(entries, names, one, keep) for keep in keeps)]
+        [told[one], share((plain.families if plain else {}).get(one)), *(_best(entries, names, one, k) for k in keeps)]
         for one in families
     ]
+    shares = {(entry.way, keep): entry.families for keep in keeps for entry in at_budget(entries, keep)}
+    ways = sorted(dict.fromkeys(entry.way for entry in entries), key=lambda way: plain is not None and way == plain.way)
 
-    def whole(family: str) -> Table:
+    def whole(family: str) -> Block:
         lines = [[names[way], *(share(shares.get((way, keep), {}).get(family)) for keep in keeps)] for way in ways]
-        return Table.of(("method", *budgets), lines, ours=NAMES[REFERENCE])
+        return table(("method", *budgets), lines, ours=NAMES[REFERENCE])
 
     return [
-        Heading(place.label, 3),
-        Text("ARR-COC, and in brackets the best of the other methods, the oracle aside. Accuracy in %."),
-        Table.of(("family", "all tokens %", *budgets), rows),
-        Fold("Every method, family by family", tuple(Fold(told[family], (whole(family),)) for family in families)),
+        paragraph("ARR-COC, and in brackets the best of the other methods, the oracle aside. Accuracy in %."),
+        table(("family", "all tokens %", *budgets), rows),
+        fold("Every method, family by family", *(fold(told[family], whole(family)) for family in families)),
     ]
 
 
-def _family_cell(entries: Sequence[Entry], names: Names, family: str, keep: Keep) -> Cell:
+def _best(entries: Sequence[Entry], names: Names, family: str, keep: Keep) -> Cell:
+    """ARR-COC's share of a family at a budget, and that of the best other method."""
     ours = results.ours_of(entries, keep)
     mine = None if ours is None else ours.families.get(family)
     rivals = [e for e in entries if e.keep == keep and e.competes and e.name != REFERENCE and family in e.families]

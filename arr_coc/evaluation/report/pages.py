@@ -1,4 +1,4 @@
-"""What a page is made of, said once, and how it becomes Markdown and HTML.
+"""What a page is made of: blocks, each of them said in Markdown and in HTML at once.
 
 Texts may hold `code`, **bold** and new lines. Pictures of the Markdown lie beside it; the HTML is one file that needs
 nothing else, without scripts. It follows the reader's light or dark setting; on a narrow page wide tables scroll by
@@ -8,7 +8,6 @@ themselves, and tables of sentences turn into cards.
 import base64
 import html
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,90 +15,6 @@ from pathlib import Path
 GOOD, BAD, EVEN, MISSING, OURS = "good", "bad", "even", "missing", "ours"  # tones: always said in words as well
 MARKS = {GOOD: "✓ ", BAD: "✗ "}
 NONE, MINUS = "\u2013", "\u2212"
-
-
-class Block(ABC):
-    """A part of a page, which knows how it is said in Markdown and in HTML."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def markdown(self) -> str: ...
-
-    @abstractmethod
-    def html(self) -> str: ...
-
-    def illustrations(self) -> Sequence["Illustration"]:
-        """Its pictures, in order."""
-        return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Heading(Block):
-    """Level 1 names the page, 2 a section, 3 a part of it."""
-
-    text: str
-    level: int = 2
-
-    def markdown(self) -> str:
-        return f"{'#' * self.level} {self.text}"
-
-    def html(self) -> str:
-        anchor = f' id="{_anchor(self.text)}"' if self.level == 2 else ""
-        return f"<h{self.level}{anchor}>{html.escape(self.text)}</h{self.level}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Text(Block):
-    text: str
-
-    def markdown(self) -> str:
-        return self.text
-
-    def html(self) -> str:
-        return f"<p>{inline(self.text)}</p>"
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell of a table."""
-
-    text: str
-    tone: str = ""
-
-    def marked(self) -> str:
-        """In Markdown, with a mark for its tone."""
-        return f"**{self.text}**" if self.tone == OURS else MARKS.get(self.tone, "") + self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Table(Block):
-    """The first column names the line."""
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    wide_words: bool = False  # cells hold sentences: they may be broken, and a narrow page shows each line as a card
-
-    @classmethod
-    def of(
-        cls, heads: Sequence[str], rows: Sequence[Sequence[Cell | str]], wide_words: bool = False, ours: str = "\n"
-    ) -> "Table":
-        """From texts and cells; lines whose first text starts with `ours` are marked."""
-        cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-        assert all(len(row) == len(heads) for row in cells), f"a line has other than {len(heads)} cells"
-        named = [Cell(row[0].text, OURS) if row[0].text.startswith(ours) else row[0] for row in cells]
-        made = tuple((first, *row[1:]) for first, row in zip(named, cells, strict=True))
-        return cls(tuple(heads), made, wide_words)
-
-    def markdown(self) -> str:
-        return "\n".join(markdown_table(self.heads, [[cell.marked() for cell in row] for row in self.rows]))
-
-    def html(self) -> str:
-        heads = "".join(f'<th scope="col">{inline(head)}</th>' for head in self.heads)
-        rows = "\n".join(f"<tr>{''.join(_cells(self.heads, row))}</tr>" for row in self.rows)
-        kind = ' class="words"' if self.wide_words else ""
-        whole = f"<table{kind}><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
-        return f'<div class="scroll" tabindex="0">{whole}</div>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,57 +33,92 @@ class Illustration:
 
     def beside(self, width: str) -> str:
         """In Markdown, `width` of the page wide."""
-        return self._shown([*self.files()], f'alt="{escaped(self.about)}" width="{width}"')
+        return _picture([*self.files()], f'alt="{escaped(self.about)}" width="{width}"')
 
     def inside(self) -> str:
         """In HTML, with its bytes."""
         start = f"data:image/{'jpeg' if self.name.endswith('.jpg') else 'png'};base64,"
         coded = [start + base64.b64encode(data).decode("ascii") for data in self.files().values()]
-        return self._shown(coded, f'alt="{html.escape(self.about)}"')
-
-    def _shown(self, addresses: Sequence[str], more: str) -> str:
-        image = f'<img src="{addresses[0]}" {more}>'
-        dark = [f'<source media="(prefers-color-scheme: dark)" srcset="{one}">' for one in addresses[1:]]
-        return f"<picture>{dark[0]}{image}</picture>" if dark else image
+        return _picture(coded, f'alt="{html.escape(self.about)}"')
 
 
-@dataclass(frozen=True, slots=True)
-class Pair(Block):
-    """Pictures that stand side by side where there is room."""
-
-    pictures: tuple[Illustration, ...]
-
-    def markdown(self) -> str:
-        return "\n".join(picture.beside("48%") for picture in self.pictures)
-
-    def html(self) -> str:
-        return f'<div class="pair">{"".join(picture.inside() for picture in self.pictures)}</div>'
-
-    def illustrations(self) -> Sequence[Illustration]:
-        return self.pictures
+def _picture(addresses: Sequence[str], more: str) -> str:
+    image = f'<img src="{addresses[0]}" {more}>'
+    dark = [f'<source media="(prefers-color-scheme: dark)" srcset="{one}">' for one in addresses[1:]]
+    return f"<picture>{dark[0]}{image}</picture>" if dark else image
 
 
 @dataclass(frozen=True, slots=True)
-class Fold(Block):
+class Block:
+    """A part of a page in both forms, the pictures that it shows, and its link in the list of sections, if any."""
+
+    markdown: str
+    html: str
+    pictures: tuple[Illustration, ...] = ()
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table."""
+
+    text: str
+    tone: str = ""
+
+
+Line = Sequence[Cell | str]  # of a table
+
+
+def heading(text: str, level: int = 2) -> Block:
+    """Level 1 names the page, 2 a section, 3 a part of it."""
+    anchor, safe = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"), html.escape(text)
+    named, link = (f' id="{anchor}"', f'<a href="#{anchor}">{safe}</a>') if level == 2 else ("", "")
+    return Block(f"{'#' * level} {text}", f"<h{level}{named}>{safe}</h{level}>", link=link)
+
+
+def paragraph(text: str) -> Block:
+    return Block(text, f"<p>{inline(text)}</p>")
+
+
+def table(heads: Sequence[str], lines: Iterable[Line], wide_words: bool = False, ours: str = "\n") -> Block:
+    """The first column names the line; lines whose name starts with `ours` are marked.
+
+    With `wide_words` cells hold sentences: they may be broken, and a narrow page shows each line as a card.
+    """
+    rows = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in line] for line in lines]
+    rows = [[Cell(row[0].text, OURS) if row[0].text.startswith(ours) else row[0], *row[1:]] for row in rows]
+    assert all(len(row) == len(heads) for row in rows), f"a line has other than {len(heads)} cells"
+    marked = [[f"**{c.text}**" if c.tone == OURS else MARKS.get(c.tone, "") + c.text for c in row] for row in rows]
+    top = "".join(f'<th scope="col">{inline(head)}</th>' for head in heads)
+    body = "\n".join(f"<tr>{''.join(_cells(heads, row))}</tr>" for row in rows)
+    kind = ' class="words"' if wide_words else ""
+    whole = f"<table{kind}><thead><tr>{top}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
+    return Block("\n".join(markdown_table(heads, marked)), f'<div class="scroll" tabindex="0">{whole}</div>')
+
+
+def _cells(heads: Sequence[str], row: Sequence[Cell]) -> list[str]:
+    first, *others = ((f' class="{cell.tone}"' if cell.tone else "", inline(cell.text)) for cell in row)
+    held = zip(heads[1:], others, strict=True)
+    return [
+        f'<th scope="row"{first[0]}>{first[1]}</th>',
+        *(f'<td{tone} data-head="{html.escape(head)}">{text}</td>' for head, (tone, text) in held),
+    ]
+
+
+def side_by_side(*pictures: Illustration) -> Block:
+    """Pictures beside each other, where there is room."""
+    shown = "".join(picture.inside() for picture in pictures)
+    return Block("\n".join(one.beside("48%") for one in pictures), f'<div class="pair">{shown}</div>', pictures)
+
+
+def fold(title: str, *blocks: Block) -> Block:
     """Shown when asked for."""
-
-    title: str
-    blocks: tuple[Block, ...]
-
-    def markdown(self) -> str:
-        return f"<details><summary>{self.title}</summary>\n\n{to_markdown(self.blocks)}\n</details>"
-
-    def html(self) -> str:
-        held = "\n".join(block.html() for block in self.blocks)
-        return f"<details><summary>{inline(self.title)}</summary>\n{held}\n</details>"
-
-    def illustrations(self) -> Sequence[Illustration]:
-        return pictures_of(self.blocks)
-
-
-def pictures_of(blocks: Sequence[Block]) -> list[Illustration]:
-    """All pictures, in order."""
-    return [picture for block in blocks for picture in block.illustrations()]
+    held = "\n".join(block.html for block in blocks)
+    return Block(
+        f"<details><summary>{title}</summary>\n\n{to_markdown(blocks)}\n</details>",
+        f"<details><summary>{inline(title)}</summary>\n{held}\n</details>",
+        tuple(picture for block in blocks for picture in block.pictures),
+    )
 
 
 # ---------------------------------------------------------------- numbers
@@ -188,11 +138,11 @@ def probability(p: float | None) -> str:
     return NONE if p is None else f"{p:.4f}" if p >= 0.0001 else "< 0.0001"
 
 
-# ---------------------------------------------------------------- Markdown
+# ---------------------------------------------------------------- whole pages
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
-    return "\n\n".join(block.markdown() for block in blocks) + "\n"
+    return "\n\n".join(block.markdown for block in blocks) + "\n"
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -206,25 +156,18 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
 
 
-# ---------------------------------------------------------------- HTML
-
-
 def to_html(blocks: Sequence[Block]) -> str:
-    heads = [block for block in blocks if isinstance(block, Heading)]
-    title = next(head.text for head in heads if head.level == 1)
-    links = (f'<a href="#{_anchor(one.text)}">{html.escape(one.text)}</a>' for one in heads if one.level == 2)
-    contents = f"\n<nav>{' '.join(links)}</nav>"
+    """The first block names the page; the list of its sections follows it."""
+    title, *others = blocks
+    contents = f"<nav>{' '.join(block.link for block in blocks if block.link)}</nav>"
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    body = "\n".join(block.html() + (contents if block == Heading(title, 1) else "") for block in blocks)
+    body = "\n".join([title.html, contents, *(block.html for block in others)])
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<title>{html.escape(title.markdown.removeprefix('# '))}</title>\n"
+        f"<style>\n{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
-
-
-def _anchor(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def inline(text: str) -> str:
@@ -232,13 +175,3 @@ def inline(text: str) -> str:
     safe = html.escape(text).replace("\n", "<br>")
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
     return re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", safe)
-
-
-def _cells(heads: Sequence[str], row: Sequence[Cell]) -> list[str]:
-    tones = [f' class="{cell.tone}"' if cell.tone else "" for cell in row]
-    first = f'<th scope="row"{tones[0]}>{inline(row[0].text)}</th>'
-    others = zip(heads[1:], tones[1:], row[1:], strict=True)
-    return [
-        first,
-        *(f'<td{tone} data-head="{html.escape(head)}">{inline(one.text)}</td>' for head, tone, one in others),
-    ]

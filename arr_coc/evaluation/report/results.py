@@ -1,7 +1,7 @@
 """What a folder of results says: the table of the field as entries named for people, and the answers beside it.
 
 An entry is one method with one encoding at one budget, on one dataset at one size; seeds of chance are put together. A
-file that is not there is no mistake: what it would have said is reported as not measured yet. M methods, Q questions.
+file that is not there is no mistake: what it would have said is reported as not measured yet. Q questions.
 """
 
 import json
@@ -19,7 +19,10 @@ from arr_coc.evaluation.field.run import Answered, read_samples
 from arr_coc.evaluation.field.table import PARTS
 from arr_coc.selectors import PLAIN, settings_of
 
-FIELD = "field.json"
+FIELD, MAKER = "field.json", "arr-coc eval --out results/field.json"  # the table, and what makes it
+FIELD_KEYS = (  # what is read of each of its rows
+    *("dataset", "side", "selector", "trained", "encoding", "keep", "n", "accuracy", "ci95", "tokens", "time_ms"),
+)
 RIVAL, CHANCE = "rival", "random"
 # How methods are shown: name, colour and mark. Colours are those of Okabe and Ito; every method has a mark of its own
 # besides, so that no colour is needed to tell them apart; "ink" and "faint" are the page's.
@@ -61,63 +64,22 @@ class Place(NamedTuple):
         return self.dataset if self.side is None else f"{self.dataset}, {self.side} px"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFile:
-    """A file of results: the command that makes it, and what the report reads of each of its rows."""
-
-    maker: str
-    row_keys: tuple[str, ...] = ()
-
-
-FILES = {
-    FIELD: KnownFile(
-        "arr-coc eval --out results/field.json",
-        ("dataset", "side", "selector", "trained", "encoding", "keep", "n", "accuracy", "ci95", "tokens", "time_ms"),
-    )
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """The files by name; those that are not there are missing in `documents`."""
-
-    folder: Path
-    documents: dict[str, dict[str, Any]]
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a file; none where it is not there."""
-        return list(self.documents.get(name, {}).get("rows", []))
-
-    def at(self, name: str, *keys: str) -> Any:
-        """A value inside a file; None where the file or the way to it is missing."""
-        value: Any = self.documents.get(name)
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
-
-
-def read_results(folder: Path, files: Mapping[str, KnownFile] = FILES) -> Results:
-    """All known files of a folder."""
-    if not folder.is_dir():
-        make = f"make results with {files[FIELD].maker}, or name their folder by --results"
-        raise ValueError(f"{folder}: no such folder; {make}")
-    there = {name: known for name, known in files.items() if (folder / name).is_file()}
-    return Results(folder, {name: read_document(folder / name, known) for name, known in there.items()})
-
-
-def read_document(path: Path, known: KnownFile) -> dict[str, Any]:
-    """One file of results; its rows are checked for what the report reads of each."""
-    again = f"make it again with {known.maker}"
+def read_document(path: Path, maker: str, row_keys: Sequence[str]) -> dict[str, Any]:
+    """A file of results, empty where it is not there; rows must have all `row_keys`, if any."""
+    again = f"make it again with {maker}"
+    if not path.is_file():
+        return {}
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one as well
         raise ValueError(f"{path}: not JSON ({error}); {again}") from None
     if not isinstance(document, dict):
         raise ValueError(f"{path}: expected a JSON object; {again}")
-    if known.row_keys and not isinstance(document.get("rows", []), list):
+    rows = document.get("rows", []) if row_keys else []
+    if not isinstance(rows, list):
         raise ValueError(f"{path}: rows is not a list; {again}")
-    for number, row in enumerate(document.get("rows", []) if known.row_keys else [], start=1):
-        if missing := [key for key in known.row_keys if not isinstance(row, dict) or key not in row]:
+    for number, row in enumerate(rows, start=1):
+        if missing := [key for key in row_keys if not isinstance(row, dict) or key not in row]:
             raise ValueError(f"{path}: row {number} lacks {', '.join(missing)}; {again}")
     return document
 
@@ -166,20 +128,19 @@ class Entry:
 
 def entries_of(rows: Iterable[Row]) -> list[Entry]:
     """Entries in the order of the rows; what differs in nothing but the seed of chance is one of them."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[Place, str, str, Keep], list[Row]] = {}
     for row in rows:
         selector = CHANCE if row["selector"].partition(":")[0] == CHANCE else row["selector"]
         key = (Place(row["dataset"], row["side"]), selector, row["encoding"], row["keep"])
         groups.setdefault(key, []).append(row)
-    return [_entry(key, members) for key, members in groups.items()]
+    return [_entry(*key, members) for key, members in groups.items()]
 
 
-def _entry(key: tuple[Any, ...], members: Sequence[Row]) -> Entry:
+def _entry(place: Place, selector: str, encoding: str, keep: Keep, members: Sequence[Row]) -> Entry:
     """Means of the members; of chance's seeds the widest limits and the largest p, so that nothing looks surer."""
     known = [row["ci95"] for row in members if row["ci95"] is not None]
     times, shares = [row["time_ms"] for row in members], [row.get("families", {}) for row in members]
     families = sorted({name for one in shares for name in one})
-    place, selector, encoding, keep = key
     return Entry(
         *(place, selector, encoding, keep),
         trained=bool(members[0]["trained"]),
@@ -206,9 +167,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def places_of(entries: Iterable[Entry]) -> list[Place]:
-    """Datasets and sizes in their order."""
-    return list(dict.fromkeys(entry.place for entry in entries))
+def by_place(entries: Iterable[Entry]) -> dict[Place, list[Entry]]:
+    """Entries of each dataset and size, in their order."""
+    places: dict[Place, list[Entry]] = {}
+    for entry in entries:
+        places.setdefault(entry.place, []).append(entry)
+    return places
 
 
 def budgets_of(entries: Iterable[Entry]) -> list[Keep]:
@@ -268,17 +232,6 @@ class Answers:
         return np.mean(known, axis=0) if len(known) == len(entry.keys) else None
 
 
-def read_answers(results: Results, places: Sequence[Place]) -> tuple[dict[Place, Answers], list[str]]:
-    """The answers of every place whose samples are there and belong to the table, and a line for each that is not."""
-    paths = {place: samples_path(results.folder / FIELD, *place) for place in places}
-    found = {place: read_file(path) for place, path in paths.items() if path.is_file()}
-    other = {place for place, one in found.items() if one.about != results.at(FIELD, "runs", paths[place].stem)}
-    why = {place: "is not here" for place in places if place not in found}
-    why |= dict.fromkeys(other, "belongs to another run than the table")
-    fitting = {place: one for place, one in found.items() if place not in other}
-    return fitting, [f"`{paths[place].name}` {why[place]}" for place in places if place in why]
-
-
 def read_file(path: Path) -> Answers:
     """One file of samples; methods that did not come to their end are left out."""
     about, records, _ = read_samples(path, "move it away or make it again")
@@ -290,20 +243,36 @@ def read_file(path: Path) -> Answers:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What every section of the page reads."""
+    """What every section of the page reads: the table of the field, and the answers behind it."""
 
-    results: Results
-    entries: list[Entry]
-    names: Names
-    answers: dict[Place, Answers]  # of the places whose samples are there
+    folder: Path
+    document: dict[str, Any]  # the file of the table; empty where nothing was measured yet
+    places: dict[Place, list[Entry]]  # the entries of each dataset and size
+    answers: dict[Place, Answers]  # of the places whose samples are there and belong to the table
     notes: list[str]  # why those of others are not
 
     @classmethod
-    def of(cls, results: Results) -> "Measured":
-        entries = entries_of(results.rows(FIELD))
-        return cls(results, entries, labels_of(entries), *read_answers(results, places_of(entries)))
+    def of(cls, folder: Path) -> "Measured":
+        """From a folder of results."""
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: no such folder; make results with {MAKER}, or name their folder by --results")
+        document = read_document(folder / FIELD, MAKER, FIELD_KEYS)
+        places, answers, notes = by_place(entries_of(document.get("rows", []))), {}, []
+        for place in places:
+            path = samples_path(folder / FIELD, *place)
+            found = read_file(path) if path.is_file() else None
+            if found is None:
+                notes.append(f"`{path.name}` is not here")
+            elif found.about != document.get("runs", {}).get(path.stem):
+                notes.append(f"`{path.name}` belongs to another run than the table")
+            else:
+                answers[place] = found
+        return cls(folder, document, places, answers, notes)
 
     @property
-    def places(self) -> dict[Place, list[Entry]]:
-        """The entries of each dataset and size."""
-        return {place: [e for e in self.entries if e.place == place] for place in places_of(self.entries)}
+    def entries(self) -> list[Entry]:
+        return [entry for here in self.places.values() for entry in here]
+
+    @property
+    def names(self) -> Names:
+        return labels_of(self.entries)
