@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx
 
+from arr_coc.demo.guarding import GONE
 from arr_coc.demo.models import PAGE_BYTES
 from arr_coc.files import write_json
 
@@ -160,6 +161,8 @@ async def measure(slow: int, sessions: int, rounds: int) -> dict[str, Any]:
             for page in opened:
                 page.cancel()
             last = [await load.ask(f"last-{number}") for number in range(rounds)]
+            await asyncio.sleep(GONE + 5)  # until closed pages are forgotten
+            last.append(await load.ask("last"))
             after = server.megabytes()
     finally:
         code = server.end()
@@ -178,6 +181,7 @@ async def measure(slow: int, sessions: int, rounds: int) -> dict[str, Any]:
         "times_alone": round(medians[1] / medians[0], 2),
         "seconds_after": round(medians[2], 2),
         "megabytes_before": round(before),
+        "megabytes_with_sessions": round(looked),
         "megabytes_a_session": round((looked - before) / max(1, sessions), 2),
         "megabytes_after": round(after),
         "answers_equal": len({text for text, _ in [*alone, *loaded, *last]}) == 1,
