@@ -4,6 +4,7 @@ Every answer carries the number of its request; a refusal says that number and w
 """
 
 import asyncio
+import ctypes
 import ipaddress
 import json
 import logging
@@ -12,7 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -234,6 +235,8 @@ class Guard:
         """What a page kept that is gone and has not come back."""
         if not self.gate.shown[session]:
             sessions.session_data.pop(session, None)
+            with suppress(OSError, AttributeError):  # the C library keeps what is free, unless it is asked
+                ctypes.CDLL(None).malloc_trim(0)
 
 
 class FairQueue(Queue):
