@@ -93,6 +93,8 @@ MUTANTS = [
         ("one client in the queue", GUARD, ">= MOST_OF_ONE:", ">= 10**9:", GUARDED + "test_nobody_fills"),
         ("turns of sessions", GUARD, "self.served[lane[0]], self.served[lane]", "self.served[lane[0]], 0", TURNS),
         ("turns of machines", GUARD, "self.served[lane[0]], self.served[lane]", "0, self.served[lane]", TURNS),
+        ("closed pages are forgotten", GUARD, "sessions.session_data.pop(session, None)", "pass",
+         GUARDED + "test_a_page_that_is_gone"),
         ("lines that are held", GUARD, "before is None or before.response_complete", "False", GUARDED + "test_a_line"),
         ("queue", SERVING, "max_size=MOST_WAITING, ", "", SET),
         ("sessions", SERVING, "state_session_capacity=MOST_SESSIONS,", "", SET),

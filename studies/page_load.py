@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx
 
+from arr_coc.demo.guarding import GONE
 from arr_coc.demo.models import PAGE_BYTES
 from arr_coc.files import write_json
 
@@ -95,6 +96,12 @@ class Load:
             raise RuntimeError(f"no answer: {told}")
         return str(told["output"]["data"][0]), time.monotonic() - began
 
+    async def look(self, session: str) -> None:
+        """What a session remembers longest."""
+        told = await answer(self.web, self.url, session, self.fns["look_at"], [*self.asked, "mini"])
+        if told is None or not told["success"]:
+            raise RuntimeError(f"no look: {told}")
+
     async def be_open(self, session: str) -> None:
         """A page that stays open."""
         async with self.web.stream("GET", f"{self.url}/{API}/heartbeat/{session}") as stream:
@@ -140,11 +147,10 @@ async def measure(slow: int, sessions: int, rounds: int) -> dict[str, Any]:
             load = Load(web, server, await upload(web, server.url), fns)
             alone = [await load.ask(f"alone-{number}") for number in range(rounds + 1)][1:]
             opened = [asyncio.create_task(load.be_open(f"page-{number}")) for number in range(sessions)]
+            await load.look("page-0")  # warms up
             before = server.megabytes()
-            for number in range(sessions):
-                told = await answer(web, server.url, f"page-{number}", fns["look_at"], [*load.asked, "mini"])
-                if told is None or not told["success"]:
-                    raise RuntimeError(f"no look: {told}")
+            for number in range(1, sessions):
+                await load.look(f"page-{number}")
             looked = server.megabytes()
             others = [asyncio.create_task(load.be_slow()) for _ in range(slow)]
             greedy = asyncio.create_task(load.be_greedy())
@@ -160,6 +166,8 @@ async def measure(slow: int, sessions: int, rounds: int) -> dict[str, Any]:
             for page in opened:
                 page.cancel()
             last = [await load.ask(f"last-{number}") for number in range(rounds)]
+            await asyncio.sleep(GONE + 5)  # until closed pages are forgotten
+            last.append(await load.ask("last"))
             after = server.megabytes()
     finally:
         code = server.end()
@@ -178,7 +186,8 @@ async def measure(slow: int, sessions: int, rounds: int) -> dict[str, Any]:
         "times_alone": round(medians[1] / medians[0], 2),
         "seconds_after": round(medians[2], 2),
         "megabytes_before": round(before),
-        "megabytes_a_session": round((looked - before) / max(1, sessions), 2),
+        "megabytes_with_sessions": round(looked),
+        "megabytes_a_session": round((looked - before) / max(1, sessions - 1), 2),
         "megabytes_after": round(after),
         "answers_equal": len({text for text, _ in [*alone, *loaded, *last]}) == 1,
         "exit_code": code,

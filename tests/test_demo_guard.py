@@ -286,6 +286,25 @@ def test_open_streams_are_counted_by_whom_they_are_for():
         assert not count
 
 
+def test_a_page_that_is_gone_is_forgotten(monkeypatch):
+    monkeypatch.setattr(guarding, "GONE", 0)
+    sessions = SimpleNamespace(session_data={"closed": 1, "open": 2})
+    gate = Gate(local=True)
+    gate.shown["open"] += 1  # in another tab, or again
+
+    async def beat(scope, receive, send):
+        scope["app"] = SimpleNamespace(state_holder=sessions)
+
+    async def visit():
+        for session in ("closed", "open"):
+            scope = {"type": "http", "path": f"/gradio_api/heartbeat/{session}", "headers": [(b"host", b"localhost")]}
+            await Guard(beat, gate)(scope, None, None)
+        await asyncio.sleep(0.05)
+
+    asyncio.run(visit())
+    assert sessions.session_data == {"open": 2}
+
+
 def test_a_line_that_is_held_is_closed():
     class Line:
         def connection_made(self, transport):

@@ -4,6 +4,7 @@ Every answer carries the number of its request; a refusal says that number and w
 """
 
 import asyncio
+import ctypes
 import ipaddress
 import json
 import logging
@@ -12,7 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -36,6 +37,8 @@ MOST_OF_CLIENT, MOST_STORED = 2**28, 2**31  # bytes of uploads in that time, of 
 MOST_OF_ONE = 8  # questions that one client may have in the queue
 PAUSE = 0.02  # seconds between two looks at the queue; a thousand a second would slow the answer in hand
 MOST_LANES = 1000  # clients whose last turn is remembered
+GONE = 60  # seconds until a page that was closed is forgotten
+HEARTBEAT = re.compile(r"/heartbeat/([^/]+)$")  # the stream that a page holds open
 PUBLIC = ("ask", "compare")  # what may be called by name
 # The browser itself refuses to load anything from another place than this server.
 POLICY = (
@@ -92,7 +95,7 @@ class Gate:
     @contextmanager
     def counting(self, path: str, query: str) -> Iterator[None]:
         """While a stream is open, somebody is there."""
-        page = re.search(r"/heartbeat/([^/]+)$", path)
+        page = HEARTBEAT.search(path)
         stream = re.search(r"/call/(?:v2/)?[^/]+/([^/]+)$", path)
         session = parse_qs(query).get("session_hash", [""])[0] if path.endswith("/queue/data") else ""
         count, who = (self.shown, page[1]) if page else (self.read, stream[1] if stream else session)
@@ -225,6 +228,15 @@ class Guard:
                     why = None if exchange.started else error
                     logger.error("error %s of the demo: %s", exchange.number, type(error).__name__, exc_info=why)
                 await exchange.refuse(500)
+        if page := HEARTBEAT.search(exchange.path):
+            asyncio.get_running_loop().call_later(GONE, self._forget, scope["app"].state_holder, page[1])
+
+    def _forget(self, sessions: Any, session: str) -> None:
+        """What a page kept that is gone and has not come back."""
+        if not self.gate.shown[session]:
+            sessions.session_data.pop(session, None)
+            with suppress(OSError, AttributeError):  # the C library keeps what is free, unless it is asked
+                ctypes.CDLL(None).malloc_trim(0)
 
 
 class FairQueue(Queue):
