@@ -47,7 +47,7 @@ from studies.report.__main__ import main as own_report
 from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check
 from studies.report.equal_time import at_equal_time, within_our_time
 from studies.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, take_turns
-from studies.report.sections import equal_token_blocks, lead_blocks
+from studies.report.sections import equal_token_blocks, lead_blocks, twice_blocks
 from studies.report.sources import EQUAL, FILES, GPU, SELECTOR, Results, read_results, source_blocks
 from studies.report.verdicts import promises, verdict_blocks, verdict_of
 
@@ -563,6 +563,16 @@ def test_our_own_report_is_the_same_page_with_more_sections(tiny_field, tmp_path
     command = "arr-coc eval --side 192 --selector arr_coc --selector random:seed=0 --selector random:seed=1"
     assert f"{command} --selector oracle --selector plain --keep 0.25 --keep 0.06 --encoding sparse" in own
     assert set(added) < set(sections)
+
+
+def test_looking_twice_stands_beside_the_untrained_methods(tmp_path):
+    assert twice_blocks(Measured(tmp_path, {}, {}, {}, [])) == [], "where it was not measured"
+    page = to_markdown(twice_blocks(Measured(ROOT / "results", {}, {}, {}, [])))
+    found = json.loads((ROOT / "results" / "look-twice.json").read_text())["field"]["512"]["rows"]
+    for row in found:
+        if row["selector"] in ("look_twice", "cdpruner"):
+            assert f"| {row['accuracy']['mean']:.1%} |" in page
+    assert "4,000 questions at 512 px" in page
 
 
 def test_the_gallery_shows_what_the_samples_say(tiny_field, tmp_path):

@@ -22,6 +22,12 @@ def share_of(table: dict[str, Any] | None, selector: str, encoding: str, keep: s
 
 def answers_table(tables: dict[str, Any]) -> str:
     """Exact answers of looking twice and of every method beside it."""
+    heads, rows, whole = answers(tables)
+    return "\n".join([*markdown_table(heads, rows), "", whole])
+
+
+def answers(tables: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+    """The same as heads, rows, and a sentence about all tokens."""
     sides = [side for side in BUDGETS if side in tables]
     ways = [(OURS, "sparse"), (OURS, "dense")]
     found = {(row["selector"], row["encoding"]) for side in sides for row in tables[side]["rows"]}
@@ -30,11 +36,11 @@ def answers_table(tables: dict[str, Any]) -> str:
     for selector, encoding in ways:
         where = "in the LM" if selector == "fastv" else {"sparse": "before the ViT", "dense": "after it"}[encoding]
         shares = [share_of(tables[side], selector, encoding, keep) for side in sides for keep in BUDGETS[side]]
-        rows.append((NAMES.get(selector, selector.replace("_", " ")), where, *shares))
+        rows.append([NAMES.get(selector, selector.replace("_", " ")), where, *shares])
     heads = [f"{side} px, {_budget(keep)}" for side in sides for keep in BUDGETS[side]]
     whole = ", ".join(f"{share_of(tables[side], *ALL)} at {side} px" for side in sides)
     asked = " and ".join(f"{tables[side]['questions']:,} questions at {side} px" for side in sides)
-    return "\n".join([*markdown_table(("", "chosen", *heads), rows), "", f"With all tokens {whole}. {asked}."])
+    return ["", "chosen", *heads], rows, f"With all tokens {whole}. {asked}."
 
 
 def _budget(keep: str) -> str:

@@ -16,7 +16,7 @@ from arr_coc.evaluation.report.results import Measured
 from arr_coc.viewing import kept_overlay
 from studies.report.equal_time import equal_time_blocks
 from studies.report.losses import loss_blocks
-from studies.report.sections import equal_token_blocks, lead_blocks
+from studies.report.sections import equal_token_blocks, lead_blocks, twice_blocks
 from studies.report.sources import read_results, source_blocks
 from studies.report.verdicts import verdict_blocks
 
@@ -29,7 +29,7 @@ def sections(failures: int, say: Say) -> dict[str, list[Make]]:
 
     return {
         "opening": [verdict_blocks],
-        "plots": [lead_blocks],
+        "plots": [lead_blocks, twice_blocks],
         "tables": [equal_token_blocks],
         "comparisons": [equal_time_blocks, lost, source_blocks],
     }

@@ -32,10 +32,13 @@ from arr_coc.evaluation.report.results import (
     ours_of,
     plain_of,
 )
+from arr_coc.files import read_json_object
+from studies.figures.look_twice import against_line, answers
 from studies.report.checks import TONES, judge, points
 from studies.report.field_checks import EQUAL_GAIN, SMALL_TEXT_GAIN, not_behind
 from studies.report.sources import EQUAL, FILES, NOTES, gains_of, read_results
 
+TWICE = "look-twice.json"
 WANTED = {"overall": EQUAL_GAIN, "small text": SMALL_TEXT_GAIN}  # of the equal-token test
 
 
@@ -48,6 +51,17 @@ def lead_blocks(measured: Measured) -> list[Block]:
     notes = path.read_text(encoding="utf-8").split("\n\n") if path.is_file() else []
     said = [paragraph(part.replace("\n", " ").strip()) for part in notes if part.strip()]
     return [heading("Where ARR-COC leads"), *tables, *said]
+
+
+def twice_blocks(measured: Measured) -> list[Block]:
+    """What a model without an adapter does: looking twice beside every method that needs no training."""
+    path = measured.folder / TWICE
+    if not path.is_file():
+        return []
+    field = read_json_object(path)["field"]
+    heads, rows, whole = answers(field)
+    said = (whole, *against_line(field).split("\n\n"))
+    return [heading("Without an adapter: looking twice"), table(heads, rows), *map(paragraph, said)]
 
 
 def lead_table(entries: Sequence[Entry], names: Names) -> Block:
