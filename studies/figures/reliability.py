@@ -24,7 +24,7 @@ def reliability_runs(results: dict[str, Any]) -> str:
     a_pixel = ", ".join(f"{name} {most:.1f}" for name, most in images["most_bytes_a_pixel"].items())
     alone, beside = queue["alone_seconds"], queue["beside_four_of_the_worst_seconds"]
     seen = {
-        "images": f"{images['kinds']} kinds, {images['taken']} taken; at most {images['most_cpu_seconds']:.1f} s of "
+        "images": f"{images['kinds']} kinds, {images['taken']} taken; at most {images['most_cpu_seconds']:.2f} s of "
         f"CPU time; bytes of memory a pixel, of images over 1 megapixel: {a_pixel}",
         "folders": f"{folders['by_name']} attacks by name, the rest bytes changed at random; {folders['loaded']} load; "
         f"code ran {folders['code_ran']} times, weights that are not finite loaded {folders['not_finite']} times; "
