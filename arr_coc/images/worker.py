@@ -66,6 +66,7 @@ def main() -> None:
         about = json.loads(line)
         limit(2 * about["bytes"] + SPARE)  # what the image before it was allowed may be less than this file
         said, image = answer(about, asked.read(about.pop("bytes")))
+        limit(SPARE)  # what was decoded is delivered
         told.write(json.dumps(said).encode() + b"\n")
         for y, rows in strips(*image.size) if image else ():
             told.write(image.crop((0, y, image.width, y + rows)).tobytes())
