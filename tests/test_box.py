@@ -245,6 +245,11 @@ def test_no_change_of_a_file_breaks_what_walks_it(examples):
     walk()
 
 
+def test_an_arithmetic_jpeg_is_told_apart_from_a_damaged_one():
+    with pytest.raises(ValueError, match=r"arithmetic-coded, lossless or hierarchical\); convert it first"):
+        read_image(attacks.make("arithmetic", 15).data)
+
+
 def test_a_webp_in_too_many_pieces_is_refused():
     with pytest.raises(ValueError, match=r"cut into too many chunks\); export it again"):
         read_image(made("webp") + (b"JUNK" + bytes(4)) * 30_000)
