@@ -111,7 +111,9 @@ MUTANTS = [
         ("models that were named", "demo/models.py", "if name not in self._sources:", "if False:", NAMED),
         ("length of a question", "demo/inputs.py", "len(text) > MOST_CHARACTERS", "False", LONG),
         ("messages of others", "demo/telling.py", "not PRIVATE.search(text)", "True", DEMO + "test_what_is_not_ours"),
-        ("control characters", "cli/terminal.py", "text.translate(UNSEEN)", "text", GUARDED + "test_what_could_steer"),
+        ("control characters", "cli/answers.py", "text.translate(UNSEEN)", "text", GUARDED + "test_what_could_steer"),
+        ("answers in the terminal", "cli/ask.py", "typer.echo(harmless(answer.text))", "typer.echo(answer.text)",
+         "test_cli.py::test_an_answer_does_not_steer"),
     )
 ]  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Whole commands, as a person would type them."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -23,7 +24,7 @@ from arr_coc.cli.run import run
 from arr_coc.cli.terminal import may_colour
 from arr_coc.cli.typed import parse_keep, sample_image
 from arr_coc.images.reader import read_image
-from arr_coc.qwen import Answer
+from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.language import answer_attention
 from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.scenes import draw_scene, make_scene
@@ -389,6 +390,20 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
     assert result.stdout.split() == ["0", "3", "3"]
     assert result.stderr.count("\n") == 1
     assert "No space left" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["ask", "--quiet"], ["compare", "--quiet", "--keep", "0.5"]])
+def test_an_answer_does_not_steer_the_terminal(words, capsys, monkeypatch):
+    honest = ARRCOCQwen.ask
+
+    def steering(self, *arguments, **options):
+        return dataclasses.replace(honest(self, *arguments, **options), text="\x1b[2Jgr\x07een\x9b")
+
+    monkeypatch.setattr(ARRCOCQwen, "ask", steering)
+    assert run([*words, "What colour is the hand?"]) == 0
+    said = capsys.readouterr().out
+    assert "[2Jgreen" in said
+    assert not {"\x1b", "\x07", "\x9b"} & set(said)
 
 
 def test_the_readme_is_true():

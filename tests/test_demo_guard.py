@@ -12,7 +12,7 @@ import gradio
 import pytest
 from gradio.queueing import EventQueue
 
-from arr_coc.cli.terminal import harmless
+from arr_coc.cli.answers import harmless
 from arr_coc.demo import guarding, serving
 from arr_coc.demo.guarding import FairQueue, Gate, Guard, Hurried
 from arr_coc.demo.page import HOUR

@@ -215,6 +215,16 @@ def test_large_bodies_are_not_read(url):
         assert web.post(f"{url}/gradio_api/call/ask", content=pieces).status_code == 413
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("first", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
+def test_a_line_that_is_held_is_closed(url, first):
+    """Nothing, or half a head: after a while the server hangs up."""
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as line:
+        line.sendall(first)
+        line.settimeout(120)
+        assert line.recv(100) == b""
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 0)])
 def test_the_command_serves_until_it_is_ended(tmp_path, number, code):
     port = free_port()

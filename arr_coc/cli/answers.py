@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from arr_coc.qwen import Answer, ARRCOCQwen
 
 
+# Control characters but tab and line break, and those that turn the direction of what follows.
+UNSEEN = dict.fromkeys(set(range(32)) - {9, 10} | {*range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)})
+
+
+def harmless(text: str) -> str:
+    """An answer as a terminal may show it: without what moves its cursor, changes its colours or turns its lines."""
+    return text.translate(UNSEEN)
+
+
 def notices_about(loaded: "ARRCOCQwen", question: str) -> list[str]:
     """What the user should know about this answer: the words that mini does not know."""
     from arr_coc.qwen.processor import words_notice

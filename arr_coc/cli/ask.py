@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_coc.cli import typed
-from arr_coc.cli.answers import looks_line, notices_about, summary, write_overlay
+from arr_coc.cli.answers import harmless, looks_line, notices_about, summary, write_overlay
 from arr_coc.cli.loading import load
-from arr_coc.cli.terminal import harmless, notes, set_verbosity
+from arr_coc.cli.terminal import notes, set_verbosity
 
 if TYPE_CHECKING:
     from arr_coc.qwen import Answer

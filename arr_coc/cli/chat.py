@@ -13,19 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_coc.cli import typed
-from arr_coc.cli.answers import notices_about, summary, write_overlay
+from arr_coc.cli.answers import harmless, notices_about, summary, write_overlay
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import EXIT_BAD_INPUT, failed
-from arr_coc.cli.terminal import (
-    PROMPT,
-    harmless,
-    is_terminal,
-    note,
-    notes,
-    read_line,
-    set_verbosity,
-    stop_at_interrupt,
-)
+from arr_coc.cli.terminal import PROMPT, is_terminal, note, notes, read_line, set_verbosity, stop_at_interrupt
 
 if TYPE_CHECKING:
     from PIL.Image import Image

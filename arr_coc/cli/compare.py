@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_coc.cli import typed
-from arr_coc.cli.answers import notices_about
+from arr_coc.cli.answers import harmless, notices_about
 from arr_coc.cli.loading import chosen_selector, load
 from arr_coc.cli.run import EXIT_NO_MEMORY
-from arr_coc.cli.terminal import harmless, is_terminal, notes, set_verbosity
+from arr_coc.cli.terminal import is_terminal, notes, set_verbosity
 from arr_coc.comparing import PLAIN, Variant, answer_ways, plan
 
 if TYPE_CHECKING:

@@ -13,13 +13,6 @@ import typer
 
 DEBUG = "ARR_COC_DEBUG"  # set to 1 for tracebacks
 PROMPT = "? "
-# Control characters but tab and line break, and those that turn the direction of what follows.
-UNSEEN = dict.fromkeys(set(range(32)) - {9, 10} | {*range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)})
-
-
-def harmless(text: str) -> str:
-    """An answer as a terminal may show it: without what moves its cursor, changes its colours or turns its lines."""
-    return text.translate(UNSEEN)
 
 
 def is_terminal(stream: Any) -> bool:
