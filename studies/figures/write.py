@@ -15,7 +15,7 @@ from arr_coc.evaluation.report.pages import markdown_table
 from studies.figures.again import again_table, confidence_table
 from studies.figures.field import equal_table, field_table
 from studies.figures.look_twice import headline, look_twice_table
-from studies.figures.reliability import reliability_rows, reliability_runs
+from studies.figures.reliability import page_line, reliability_rows, reliability_runs
 from studies.figures.selector import selector_aims, selector_table, study_tables
 from studies.figures.speed import (
     ask_line,
@@ -135,6 +135,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
     },
     "docs/reliability.md": {
         "reliability runs": (reliability_runs, "reliability"),
+        "page load": (page_line, "page-load"),
         "reliability rows": (reliability_rows, "reliability"),
     },
     "docs/training-mini.md": {
