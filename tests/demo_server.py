@@ -71,6 +71,7 @@ def started(
 def _heed_interrupts() -> None:
     """What runs in a shell's background inherits deafness to Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _answers(address: str) -> bool:

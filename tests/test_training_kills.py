@@ -67,6 +67,7 @@ def train_and_tell(config, out: Path, told: Path) -> None:
     """As the leader of a group of processes; what is said goes to a file, a line at a time."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have it ignored
     with told.open("a", buffering=1) as lines:
         train_selector(config, Places(out), lambda line: print(line, file=lines), device="cpu")
 

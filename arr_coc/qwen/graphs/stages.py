@@ -93,10 +93,16 @@ class Stages:
         def make() -> tuple[Function, Tensors]:
             given = {"canvas": canvas_G5hw}
             function = partial(see_canvas, selector)
-            return fused(function, given) if self.compiled else function, given
+            return self._fused(function, given), given
 
         key = ("textures", grid, canvas_G5hw.shape[0])
         return self.recordings.get(key, make, tables_of(grid, self.device), beside=True)(canvas=canvas_G5hw)
+
+    def _fused(self, function: Function, tensors: Tensors) -> Function:
+        """Compiled, if that is wanted; where it cannot be done once, it is not tried again."""
+        made = fused(function, tensors) if self.compiled else function
+        self.compiled = made is not function
+        return made
 
     def join(self) -> None:
         """What follows waits for what was made beside."""
@@ -117,7 +123,7 @@ class Stages:
             return as_tensors(judgement) | choose_padded(selector, judgement, given["k"], slots)
 
         def make() -> tuple[Function, Tensors]:
-            return fused(run, tensors) if self.compiled else run, tensors
+            return self._fused(run, tensors), tensors
 
         return self.recordings.get(key, make, tables_of(grid, self.device))(**tensors)
 
