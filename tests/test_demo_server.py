@@ -181,10 +181,14 @@ def test_many_at_once_answer_as_alone_and_leave_no_memory_behind(url, models, tm
         return told
 
     answers(range(len(asked)))
-    before = settled_megabytes()
-    together = answers(range(len(asked)))
-    assert [together[number] for number in range(len(asked))] == alone
-    assert settled_megabytes() - before < MOST_GROWTH
+    growth = MOST_GROWTH
+    for _ in range(3):  # threads may each take a piece of memory once more; what leaks grows every time
+        if growth >= MOST_GROWTH:
+            before = settled_megabytes()
+            together = answers(range(len(asked)))
+            assert [together[number] for number in range(len(asked))] == alone
+            growth = settled_megabytes() - before
+    assert growth < MOST_GROWTH
 
 
 def test_nobody_else_runs_what_the_page_runs(url):
