@@ -1,7 +1,7 @@
 """Settings, validated once. Everything a selection depends on, and nothing about how it is computed."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -205,3 +205,21 @@ def tokens_to_keep(keep: Keep, cells: int) -> int | None:
     if isinstance(keep, float):
         return min(cells, max(1, round(keep * cells)))
     return min(cells, keep)
+
+
+GENERATION: dict[str, tuple[float, float]] = {
+    **{"max_new_tokens": (1, 131_072), "min_new_tokens": (0, 131_072), "max_length": (1, 1_000_000)},
+    **{"num_beams": (1, 32), "num_return_sequences": (1, 32), "top_k": (0, 1_000_000)},
+    **{"temperature": (0, 100), "top_p": (0, 1), "min_p": (0, 1), "typical_p": (0, 1), "repetition_penalty": (0, 100)},
+}
+"""Settings of generate that cost time or memory, or make scores that are no numbers: least and most."""
+
+
+def check_generation(given: Mapping[str, Any]) -> None:
+    """Refuse what nobody means, before anything is done about it; `given` are keywords of generate."""
+    config = given.get("generation_config")
+    for name, (least, most) in GENERATION.items():
+        value = given.get(name, getattr(config, name, None))
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is not None and not (is_number and least <= value <= most):
+            raise ValueError(f"{name}={value}: give {least} to {most:,}, or leave it out")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from arr_coc.evaluation.field.data import ask_scenes
-from arr_coc.scenes import Question, Scene, draw_scene
+from arr_coc_scenes import Question, Scene, draw_scene
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 
-from arr_coc.scenes import COLOURS, THINGS, Box, Element, Question, Scene
-from arr_coc.scenes.words import MOST, PLACES, RELATIONS, SIZES, WORDINGS, noun, plural
+from arr_coc_scenes import COLOURS, THINGS, Box, Element, Question, Scene
+from arr_coc_scenes.words import MOST, PLACES, RELATIONS, SIZES, WORDINGS, noun, plural
 
 KEYS = {
     "exists": ("exists", "exists_row"),

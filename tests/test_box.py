@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_coc.images import box, reader
-from arr_coc.images.decoding import one_line
-from arr_coc.images.headers import orientation_of, read_header
+from arr_coc.images.headers import one_line, orientation_of, read_header
 from arr_coc.images.reader import read_image, read_images
 
 WAYS = [

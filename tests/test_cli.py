@@ -27,7 +27,7 @@ from arr_coc.images.reader import read_image
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.language import answer_attention
 from arr_coc.qwen.processor import Conversation, encode, text_ids
-from arr_coc.scenes import draw_scene, make_scene
+from arr_coc_scenes import draw_scene, make_scene
 
 ROOT = Path(__file__).parent.parent
 

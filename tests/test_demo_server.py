@@ -18,7 +18,7 @@ from PIL import Image
 
 from arr_coc.demo import scenes as worlds
 from arr_coc.demo.models import Models, process_megabytes
-from arr_coc.scenes import make_scene
+from arr_coc_scenes import make_scene
 
 ROOT = Path(__file__).parent.parent
 CLIENTS, EACH = 8, 4

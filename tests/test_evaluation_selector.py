@@ -22,7 +22,7 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.scenes.words import WORDINGS
+from arr_coc_scenes.words import WORDINGS
 from studies import answering
 from studies.answering import Row
 from studies.asked import ask_about

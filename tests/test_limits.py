@@ -11,10 +11,10 @@ import torch
 from transformers import GenerationConfig
 
 from arr_coc import records
+from arr_coc.config import GENERATION, check_generation
 from arr_coc.lmms.requests import answer_chats, encode_chats, read_chat, read_generation
 from arr_coc.qwen import looking
 from arr_coc.qwen.processor import MOST_WORDS, Conversation, encode
-from arr_coc.qwen.request import GENERATION, check_generation
 
 CPU = torch.device("cpu")
 WRONG = {

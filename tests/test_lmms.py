@@ -33,7 +33,7 @@ from arr_coc.lmms.requests import (
 )
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode
-from arr_coc.scenes import FAMILIES
+from arr_coc_scenes import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 QUESTIONS = 12

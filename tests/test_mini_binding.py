@@ -11,9 +11,9 @@ from scene_oracle import is_right
 from transformers import AutoTokenizer
 
 from arr_coc.qwen.processor import outside_words
-from arr_coc.scenes.making import UNSEEN_LAYOUTS, lay_scene, make_scene
-from arr_coc.scenes.masks import UNSEEN_FONTS, char_mask, load_font
-from arr_coc.scenes.words import WORDINGS
+from arr_coc_scenes.making import UNSEEN_LAYOUTS, lay_scene, make_scene
+from arr_coc_scenes.masks import UNSEEN_FONTS, char_mask, load_font
+from arr_coc_scenes.words import WORDINGS
 from studies.cells import boxes_cells
 from studies.mini.binding import WAYS, binding_question
 from studies.mini.config import MiniTrainConfig, read_config

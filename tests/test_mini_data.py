@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from arr_coc.scenes import make_scene
-from arr_coc.scenes.masks import TRAIN_FONTS
+from arr_coc_scenes import make_scene
+from arr_coc_scenes.masks import TRAIN_FONTS
 from studies.cells import box_cells, boxes_cells, even_order, fill_evenly
 from studies.mini.config import MiniTrainConfig, read_config
 from studies.mini.data import MiniBatches

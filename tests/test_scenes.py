@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scene_oracle import is_right, readings, things
 
-from arr_coc.scenes import COLOURS, FAMILIES, THINGS, Question, Scene, make_scene, world_words
-from arr_coc.scenes.layouts import FLATTEST
-from arr_coc.scenes.making import LAYOUTS, SIZES, UNSEEN_LAYOUTS
-from arr_coc.scenes.masks import thing_mask
-from arr_coc.scenes.palette import distance, lab, visible_colours
-from arr_coc.scenes.splits import HELD_OUT_PAIRS, SPLITS, is_held_out_word
-from arr_coc.scenes.words import PICTOGRAMS, WORDINGS, phrasing_words, slot_words
+from arr_coc_scenes import COLOURS, FAMILIES, THINGS, Question, Scene, make_scene, world_words
+from arr_coc_scenes.layouts import FLATTEST
+from arr_coc_scenes.making import LAYOUTS, SIZES, UNSEEN_LAYOUTS
+from arr_coc_scenes.masks import thing_mask
+from arr_coc_scenes.palette import distance, lab, visible_colours
+from arr_coc_scenes.splits import HELD_OUT_PAIRS, SPLITS, is_held_out_word
+from arr_coc_scenes.words import PICTOGRAMS, WORDINGS, phrasing_words, slot_words
 
 COUNT = 200  # scenes per split in the shared sample
 

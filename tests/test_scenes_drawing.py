@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import ImageFont
 
-from arr_coc.scenes import THINGS, Box, Scene, draw_scene, make_scene, masks
-from arr_coc.scenes import drawing as backgrounds
-from arr_coc.scenes.splits import SPLITS
-from arr_coc.scenes.words import PICTOGRAMS
+from arr_coc_scenes import THINGS, Box, Scene, draw_scene, make_scene, masks
+from arr_coc_scenes import drawing as backgrounds
+from arr_coc_scenes.splits import SPLITS
+from arr_coc_scenes.words import PICTOGRAMS
 
 
 def clear_caches() -> None:
@@ -148,7 +148,7 @@ def test_fonts_are_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_scenes_need_no_torch() -> None:
-    code = "import sys, arr_coc.scenes, arr_coc.scenes.export; sys.exit('torch' in sys.modules)"
+    code = "import sys, arr_coc_scenes, arr_coc_scenes.export; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arr_coc.scenes import draw_scene, make_scene
-from arr_coc.scenes.export import export
+from arr_coc_scenes import draw_scene, make_scene
+from arr_coc_scenes.export import export
 
 
 def test_jsonl_round_trip(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from training_runs import draw, jsonl_folder, metrics, run, saved, settings, tin
 from arr_coc.data.examples import Example, scene_examples
 from arr_coc.data.sources import read_source
 from arr_coc.qwen.processor import Conversation, ImageSizes, encode
-from arr_coc.scenes import make_scene
 from arr_coc.training import step as selector_inputs
 from arr_coc.training.config import READABLE, STRATEGIES, read_selector_config
 from arr_coc.training.data import TO_READ, FileBatches, SceneBatches, make_encoder
@@ -25,6 +24,7 @@ from arr_coc.training.losses import IGNORE, answer_cross_entropy, answers_right
 from arr_coc.training.making import make_learner
 from arr_coc.training.step import answered_inputs, judge_group
 from arr_coc.training.strategies import GRADIENT_STRATEGIES
+from arr_coc_scenes import make_scene
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from arr_coc.data.examples import BrokenExample, readable_example, scene_example
 from arr_coc.data.questions import read_jsonl, read_vqa
 from arr_coc.data.sources import read_source
 from arr_coc.evaluation.field.data import read_pictures
-from arr_coc.scenes import draw_scene, make_scene
 from arr_coc.training.groups import cell_targets
+from arr_coc_scenes import draw_scene, make_scene
 
 LOOSE = 1.0  # any number of broken rows is allowed where a test counts them
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from arr_coc.scenes.masks import FURTHER_FILES
-from arr_coc.scenes.types import Box, Question
-from arr_coc.scenes.words import WORDINGS
+from arr_coc_scenes.masks import FURTHER_FILES
+from arr_coc_scenes.types import Box, Question
+from arr_coc_scenes.words import WORDINGS
 from studies.mini import eight_bit
 from studies.mini.config import MiniTrainConfig
 from studies.mini.data import MiniBatches, find_world
@@ -199,7 +199,7 @@ def test_new_words_take_the_next_numbers_and_old_ones_stay() -> None:
 
 
 def _old_words() -> list[str]:
-    from arr_coc.scenes.words import world_words
+    from arr_coc_scenes.words import world_words
 
     words = sorted(word for word in world_words() if word.isalpha())
     return [entry for word in words for entry in (word, f"Ġ{word}")]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from arr_coc.scenes.words import noun, with_article
+from arr_coc_scenes.words import noun, with_article
 from studies.answering import Answerer
 from studies.mini.config import MiniTrainConfig
 from studies.mini.data import MiniBatches

@@ -82,7 +82,7 @@ def make(
 
     arr-coc scenes make out/scenes --count 20 --split seen --size 512
     """
-    from arr_coc.scenes.export import export
+    from arr_coc_scenes.export import export
 
     if out.is_dir() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty: give a new folder, so that old and new scenes do not mix")

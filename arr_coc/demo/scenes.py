@@ -11,8 +11,8 @@ from arr_coc.demo.inputs import AUTO, BY_HAND, Inquiry, Left, dial
 from arr_coc.demo.models import Models
 from arr_coc.demo.telling import share, stats
 from arr_coc.qwen.request import evidence_mask
-from arr_coc.scenes import FAMILIES, Scene, draw_scene, make_scene
 from arr_coc.viewing import evidence_overlay
+from arr_coc_scenes import FAMILIES, Scene, draw_scene, make_scene
 
 ANY = "any"
 FAMILY_CHOICES = (ANY, *FAMILIES)

@@ -5,14 +5,12 @@ decoder needs: what must be converted is converted strip by strip, and what woul
 alone costs 14, since Pillow reads it as an animation, on two canvases.
 """
 
-import contextlib
 from collections.abc import Iterator
 
 from PIL import Image, WebPImagePlugin
 
-from arr_coc.images.headers import Damaged, NotAnImage, PictureFile, Refused, check_size
+from arr_coc.images.headers import PictureFile, Refused, check_size
 
-FORMATS = ("JPEG", "PNG", "WEBP")
 MOST_COST = 8  # bytes of memory a pixel, the finished image among them
 WEBP_COST = 14  # the same of a WebP, which may have fewer pixels for it
 MOST_TWICE = 16_000_000  # pixels of a JPEG that must be read twice, which takes a second
@@ -121,19 +119,3 @@ def strips(width: int, height: int) -> Iterator[tuple[int, int]]:
     rows = max(1, STRIP // width)
     for y in range(0, height, rows):
         yield y, min(rows, height - y)
-
-
-@contextlib.contextmanager
-def one_line(name: str) -> Iterator[None]:
-    """Whatever a decoder says of hostile bytes, the user is told in one line, without addresses and paths."""
-    try:
-        yield
-    except (Refused, MemoryError):
-        raise
-    except NotAnImage as error:
-        why = f" ({error})" if str(error) else ""
-        raise ValueError(f"{name}: not a readable {', '.join(FORMATS)} image{why}; convert it first") from None
-    except Damaged as error:
-        raise ValueError(f"{name}: the image is damaged ({error}); export it again") from None
-    except Exception as error:  # decoders fail in every way that there is
-        raise ValueError(f"{name}: the image is damaged ({type(error).__name__}); export it again") from None

@@ -4,12 +4,15 @@ A file is walked piece by piece, and what is no part of the picture (texts, prof
 left out of what is handed on: a decoder cannot stumble over what it never sees. The orientation alone is read, by hand.
 """
 
+import contextlib
 import io
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
+FORMATS = ("JPEG", "PNG", "WEBP")
 MOST_PIXELS = 50_000_000
 MOST_ASPECT = 200  # Qwen's resizing refuses more
 MOST_PIECES = 20_000  # chunks or segments of one file; each costs microseconds, millions would cost seconds
@@ -42,6 +45,22 @@ class Damaged(ValueError):
 
 class Refused(ValueError):
     """A limit was passed; the message is ready for the user."""
+
+
+@contextlib.contextmanager
+def one_line(name: str) -> Iterator[None]:
+    """Whatever a decoder says of hostile bytes, the user is told in one line, without addresses and paths."""
+    try:
+        yield
+    except (Refused, MemoryError):
+        raise
+    except NotAnImage as error:
+        why = f" ({error})" if str(error) else ""
+        raise ValueError(f"{name}: not a readable {', '.join(FORMATS)} image{why}; convert it first") from None
+    except Damaged as error:
+        raise ValueError(f"{name}: the image is damaged ({error}); export it again") from None
+    except Exception as error:  # decoders fail in every way that there is
+        raise ValueError(f"{name}: the image is damaged ({type(error).__name__}); export it again") from None
 
 
 @dataclass(frozen=True, slots=True)

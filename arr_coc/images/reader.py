@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.images import box
-from arr_coc.images.decoding import MOST_COST, WEBP_COST, decode, one_line, upright_rgb
-from arr_coc.images.headers import MOST_PIXELS, ORIENTATION, Refused, check_size, orientation_of, read_header
+from arr_coc.images.decoding import MOST_COST, WEBP_COST, decode, upright_rgb
+from arr_coc.images.headers import MOST_PIXELS, ORIENTATION, Refused, check_size, one_line, orientation_of, read_header
 
 MOST_BYTES = 20 * 1024 * 1024
 MOST_IMAGES = 8

@@ -16,8 +16,8 @@ from typing import Any
 
 sys.path += sys.argv[1:]
 
-from arr_coc.images.decoding import MOST_COST, WEBP_COST, decode, one_line, strips
-from arr_coc.images.headers import MOST_PIXELS, PictureFile
+from arr_coc.images.decoding import MOST_COST, WEBP_COST, decode, strips
+from arr_coc.images.headers import MOST_PIXELS, PictureFile, one_line
 
 try:
     import resource

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.evaluation.field.data import DESCRIBE, exact, scene_pictures, score
-from arr_coc.scenes import FAMILIES, draw_scene, make_scene
+from arr_coc_scenes import FAMILIES, draw_scene, make_scene
 
 Document = dict[str, Any]  # plain values: lmms-eval writes it beside the answer
 OF_FAMILY = {family: f"{'f1' if family == DESCRIBE else 'exact_match'}_{family}" for family in FAMILIES}

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from PIL import Image
 
-from arr_coc.config import Keep, check_keep
+from arr_coc.config import Keep, check_generation, check_keep
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import eager
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import image_features, left_padded, render
-from arr_coc.qwen.request import check_generation
 
 MAX_NEW_TOKENS = 128  # of a request that does not say
 SAMPLING = ("temperature", "top_p", "top_k")

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, PretrainedConfig
 
-from arr_coc.config import ARRCOCConfig
+from arr_coc.config import ARRCOCConfig, check_generation
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
 from arr_coc.qwen.processor import load_processor
-from arr_coc.qwen.request import check_generation
 from arr_coc.qwen.storage import Shape, check_finite, has_adapter, load_adapter, read_shapes
 
 FAMILIES = ("qwen3_vl", "qwen3_vl_moe")

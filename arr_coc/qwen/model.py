@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from arr_coc.config import ARRCOCConfig, Keep, check_keep, check_keeps
+from arr_coc.config import ARRCOCConfig, Keep, check_generation, check_keep, check_keeps
 from arr_coc.images.reader import ImageLike, read_images
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
@@ -28,7 +28,7 @@ from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
 from arr_coc.qwen.loading import check_family, load_parts
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pad_id_of
-from arr_coc.qwen.request import Hints, Request, check_generation
+from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, noting, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
@@ -137,8 +137,7 @@ class ARRCOCQwen(nn.Module):
         `streamer` and the other keywords go to transformers' generate.
         """
         options = {"max_new_tokens": max_new_tokens, **generate_kwargs}
-        check_generation(options)
-        inputs = self.encode_question(images, question, history, keep)
+        inputs = self.encode_question(images, question, history, keep, **options)
         if look_again:
             return look_until_sure(partial(self._look, inputs, options), keep, streamer)
         return self._look(inputs, options, keep, streamer)
@@ -175,12 +174,15 @@ class ARRCOCQwen(nn.Module):
         """What would be kept of each image for a question. Costs the choice and the vision encoder, no generation."""
         return self.prepare(**self.encode_question(images, question, keep=keep), keep=keep).images[0]
 
-    def encode_question(self, images: Images, question: str, history: History = (), keep: Any = None) -> dict[str, Any]:
+    def encode_question(
+        self, images: Images, question: str, history: History = (), keep: Any = None, **generate_kwargs: Any
+    ) -> dict[str, Any]:
         """Read and encode one conversation, with its images as they were resized; users' mistakes end here."""
         if self.processor is None:
             raise ValueError("asking needs a processor: load the model with from_pretrained, or pass processor=")
         check_question(question, history)
         check_keeps(self.keep if keep is None else keep, 1)
+        check_generation(generate_kwargs)
         return encode_asked(self.processor, read_images(images), question, history)
 
     def _answer(self, new_T: Tensor, *about: Any) -> Answer:

@@ -6,7 +6,7 @@ are M-RoPE's t, h, w.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -161,26 +161,6 @@ def evidence_mask(boxes: Sequence[Box], grid: Grid) -> Tensor:
         )
         mask_HW[rows, columns] = True
     return mask_HW
-
-
-# ---------------------------------------------------------------- what is asked of the answer
-
-GENERATION: dict[str, tuple[float, float]] = {
-    **{"max_new_tokens": (1, 131_072), "min_new_tokens": (0, 131_072), "max_length": (1, 1_000_000)},
-    **{"num_beams": (1, 32), "num_return_sequences": (1, 32), "top_k": (0, 1_000_000)},
-    **{"temperature": (0, 100), "top_p": (0, 1), "min_p": (0, 1), "typical_p": (0, 1), "repetition_penalty": (0, 100)},
-}
-"""Settings of generate that cost time or memory, or make scores that are no numbers: least and most."""
-
-
-def check_generation(given: Mapping[str, Any]) -> None:
-    """Refuse what nobody means, before anything is done about it; `given` are keywords of generate."""
-    config = given.get("generation_config")
-    for name, (least, most) in GENERATION.items():
-        value = given.get(name, getattr(config, name, None))
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if value is not None and not (is_number and least <= value <= most):
-            raise ValueError(f"{name}={value}: give {least} to {most:,}, or leave it out")
 
 
 # ---------------------------------------------------------------- the question

@@ -19,14 +19,15 @@ from arr_coc.data.examples import Example, Examples, FileExamples, readable_exam
 from arr_coc.data.sources import read_source
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import ImageSizes, cut_tokens
-from arr_coc.scenes import make_scene
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.groups import CELL, Encode, GridGroup, make_group, whole_cells
+from arr_coc_scenes import make_scene
 
 SEEDS_PER_BATCH = 4096
 TO_READ = ("lookup", "chart")  # families whose evidence is found by reading
 HELD_SHARE, HELD_MOST = 0.1, 300  # of a dataset's examples, held back to watch the training with
 LIST = "left-out.txt"
+Draw = Callable[[int, tuple[int, int], bool, tuple[str, ...] | None], list[Example]]
 SAID = 20  # broken rows are said up to here; all are in the file
 
 
@@ -40,14 +41,21 @@ class Data:
     most_unreadable: float = 0.0  # images that may turn out not to decode before the run stops
 
 
-def make_data(config: SelectorTrainConfig, owner: ARRCOCQwen, say: Callable[[str], None]) -> Data:
-    """Batches to learn from, and groups to watch with."""
+def draw_examples(seed: int, size: tuple[int, int], hard: bool, families: tuple[str, ...] | None) -> list[Example]:
+    """The questions of one drawn scene of (width, height) px; `families`: only these are asked, None: all."""
+    return scene_examples(make_scene(seed, "train", size, "hard" if hard else "plain", families=families))
+
+
+def make_data(
+    config: SelectorTrainConfig, owner: ARRCOCQwen, say: Callable[[str], None], draw: Draw = draw_examples
+) -> Data:
+    """Batches to learn from, and groups to watch with; `draw` makes what "scenes" are."""
     encode, sizes = make_encoder(owner.processor.tokenizer), ImageSizes.of(owner.processor)
     if config.data == "scenes":
         for width, height, _ in config.sizes:
             if config.needs_answers and sizes.nearest(height, width) != (height, width):
                 raise ValueError(f"sizes: the model's processor would resize {width}x{height} px; leave that size out")
-        return Data(SceneBatches(config, encode, sizes.cell), held_scenes(config, encode, sizes.cell))
+        return Data(SceneBatches(config, encode, sizes.cell, draw), held_scenes(config, encode, sizes.cell))
     boxes = Path(config.pseudo_boxes) if config.pseudo_boxes else None
     examples = read_source(config.data, float(config.max_broken), boxes)
     numbers = _usable(config, examples, say)
@@ -92,8 +100,10 @@ def make_encoder(tokenizer: Any) -> Encode:
 class SceneBatches(Dataset[list[GridGroup]]):
     """`batches[i]`: one group of drawn scenes of one size."""
 
-    def __init__(self, config: SelectorTrainConfig, encode: Encode, cell: int = CELL) -> None:
-        self.config, self.encode, self.cell = config, encode, cell
+    def __init__(
+        self, config: SelectorTrainConfig, encode: Encode, cell: int = CELL, draw: Draw = draw_examples
+    ) -> None:
+        self.config, self.encode, self.cell, self.draw = config, encode, cell, draw
 
     def __getitem__(self, index: int) -> list[GridGroup]:
         config = self.config
@@ -105,9 +115,9 @@ class SceneBatches(Dataset[list[GridGroup]]):
         asked: list[tuple[int, Example]] = []
         rows = config.rows_of((height // self.cell, width // self.cell))
         for number in range(SEEDS_PER_BATCH):
-            hard = "hard" if rng.random() < config.hard_share else "plain"
+            hard = rng.random() < config.hard_share
             to_read = TO_READ if config.reading_share and rng.random() < config.reading_share else None
-            examples = scene_examples(make_scene(first + number, "train", (width, height), hard, families=to_read))
+            examples = self.draw(first + number, (width, height), hard, to_read)
             if rng.random() < config.void_share:
                 nothing = draw_void(rng, width, height)
                 examples = [replace(example, image=nothing, boxes=(), hard=False) for example in examples]

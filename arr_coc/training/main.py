@@ -19,6 +19,7 @@ import torch
 
 from arr_coc.training.checkpoints import held, newest_checkpoint, resumable
 from arr_coc.training.config import SelectorTrainConfig
+from arr_coc.training.data import Draw, draw_examples
 from arr_coc.training.learning import Learning, Team
 from arr_coc.training.making import make_learner
 from arr_coc.training.run import FILES, NotFinite, Places, Run, Stop
@@ -28,10 +29,15 @@ __all__ = ["NotFinite", "Places", "Stop", "train_selector"]
 
 
 def train_selector(
-    config: SelectorTrainConfig, places: Places, say: Callable[[str], None] = print, device: str | None = None
+    config: SelectorTrainConfig,
+    places: Places,
+    say: Callable[[str], None] = print,
+    device: str | None = None,
+    draw: Draw = draw_examples,
 ) -> dict[str, Any]:
     """Train by `config`; returns the last evaluation. Goes on from the newest complete checkpoint, if any.
 
+    `draw` makes the scenes, if it is to learn from scenes.
     Ctrl-C, SIGTERM and SIGHUP save and then raise KeyboardInterrupt. A loss that is not finite raises NotFinite.
     """
     launched = time.monotonic()
@@ -39,11 +45,11 @@ def train_selector(
     if team.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     with held(places.out) if team.is_main else contextlib.nullcontext():
-        return _train(config, places, say, team, launched)
+        return _train(config, places, say, team, launched, draw)
 
 
 def _train(
-    config: SelectorTrainConfig, places: Places, say: Callable[[str], None], team: Team, launched: float
+    config: SelectorTrainConfig, places: Places, say: Callable[[str], None], team: Team, launched: float, draw: Draw
 ) -> dict[str, Any]:
     """The run itself, in a folder that is its own."""
     resumed = newest_checkpoint(places.checkpoints, FILES)
@@ -51,9 +57,8 @@ def _train(
     torch.manual_seed(config.seed)
     made = make_learner(config, places.init_from, team.device, say if team.is_main else lambda line: None)
     report = Report(places.out, say) if team.is_main else None
-    run = Run(
-        Learning(config, team, made), places, Clock(config.steps, config.seconds, launched, state["trained"]), report
-    )
+    clock = Clock(config.steps, config.seconds, launched, state["trained"])
+    run = Run(Learning(config, team, made), places, clock, report, draw)
     if resumed:
         run.restore(resumed, state)
     count = sum(parameter.numel() for parameter in made.names)

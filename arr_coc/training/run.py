@@ -24,7 +24,7 @@ from arr_coc.training.checkpoints import (
     save_checkpoint,
     told_if_not_saved,
 )
-from arr_coc.training.data import LeftOut, make_data, stream_batches
+from arr_coc.training.data import Draw, LeftOut, draw_examples, make_data, stream_batches
 from arr_coc.training.groups import GridGroup
 from arr_coc.training.learning import BadStep, Learning, Means
 from arr_coc.training.watching import Clock, Report, Watcher
@@ -100,7 +100,9 @@ class Due:
 class Run:
     """One training run in this process: where it stands, and what it needs to go on."""
 
-    def __init__(self, learning: Learning, places: Places, clock: Clock, report: Report | None) -> None:
+    def __init__(
+        self, learning: Learning, places: Places, clock: Clock, report: Report | None, draw: Draw = draw_examples
+    ) -> None:
         """`report` is None in all processes but the main one."""
         self.learning, self.places, self.clock, self.report = learning, places, clock, report
         config, team, made = self.config, self.team, self.made = learning.config, learning.team, learning.made
@@ -109,7 +111,7 @@ class Run:
         self.taken = 0  # batches so far, those of all processes together: the position in the data
         self.rows = 0  # questions of this process since the last line about them
         self.base = self._hash_base()
-        self.data = make_data(config, made.owner, self.tell)
+        self.data = make_data(config, made.owner, self.tell, draw)
         self.watcher = Watcher(made.owner, self.data.held, places.out)
         self.left_out = LeftOut(self.data, config.max_broken, self.tell)
         if team.is_main:

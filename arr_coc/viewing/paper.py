@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from arr_coc.scenes.masks import FILES, font_folder
+from arr_coc_scenes.masks import FILES, font_folder
 
 RGB = tuple[int, int, int]
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from arr_coc.scenes import Question
-from arr_coc.scenes.draft import Draft
+from arr_coc_scenes import Question
+from arr_coc_scenes.draft import Draft
 from studies.mini.facts import Column, Entry, value_columns
 
 FAMILY = "binding"

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arr_coc.scenes import COLOURS, FAMILIES, THINGS
+from arr_coc_scenes import COLOURS, FAMILIES, THINGS
 
 HEAD = """---
 license: apache-2.0
@@ -25,7 +25,7 @@ are encoded. Beside them lies a trained ARR-COC selector (`arr_coc.safetensors`,
 chooses those cells before the vision encoder runs.
 
 ## What it knows
-Drawn scenes of the package's own world (`arr_coc.scenes`): {things} things in {colours} colours, signs,
+Drawn scenes of the package's own world (`arr_coc_scenes`): {things} things in {colours} colours, signs,
 pages, tables, receipts and bar charts, from 256 to 1024 px, and questions of these families: {families}.
 
 ## What it does not know

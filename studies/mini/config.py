@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arr_coc.scenes import FAMILIES
 from arr_coc.training.config import check_kind, is_size, read_settings
+from arr_coc_scenes import FAMILIES
 from studies.cells import CELL
 from studies.mini.practice import KINDS
 

@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from arr_coc.config import FirstLook
 from arr_coc.qwen.periphery import periphery_grid
-from arr_coc.scenes import Question, Scene, draw_scene
-from arr_coc.scenes.draft import Draft
-from arr_coc.scenes.masks import load_font
+from arr_coc_scenes import Question, Scene, draw_scene
+from arr_coc_scenes.draft import Draft
+from arr_coc_scenes.masks import load_font
 from studies.cells import CELL, boxes_cells, fill_evenly
 from studies.mini.binding import binding_question
 from studies.mini.config import MiniTrainConfig
@@ -48,7 +48,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class World(Protocol):
-    """Another world than `arr_coc.scenes`, named in the settings: it draws rows, and words questions."""
+    """Another world than `arr_coc_scenes`, named in the settings: it draws rows, and words questions."""
 
     def draw(self, seed: int, size: tuple[int, int], crowd: float, families: tuple[str, ...] | None) -> "Drawn":
         """Scene number `seed` of `size` (width, height) px."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from arr_coc.evaluation.field.data import READING
-from arr_coc.scenes import Question
+from arr_coc_scenes import Question
 from studies.answering import Answerer, Row
 from studies.asked import Asked, ask_about
 from studies.cells import CELL, boxes_cells, fill_evenly

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from arr_coc.scenes.draft import Draft
-from arr_coc.scenes.types import Box
-from arr_coc.scenes.words import GOODS
+from arr_coc_scenes.draft import Draft
+from arr_coc_scenes.types import Box
+from arr_coc_scenes.words import GOODS
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ Who has only met labels left of values and bars that stand takes that for the me
 these is a layout of the unseen test: there, labels head columns, and lying bars have their labels at the left.
 """
 
-from arr_coc.scenes.charts import begin_chart, put_bar
-from arr_coc.scenes.documents import table_cells
-from arr_coc.scenes.draft import Bar, Draft, TableRow
-from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.masks import set_text
-from arr_coc.scenes.types import Box, Element
+from arr_coc_scenes.charts import begin_chart, put_bar
+from arr_coc_scenes.documents import table_cells
+from arr_coc_scenes.draft import Bar, Draft, TableRow
+from arr_coc_scenes.layouts import scatter
+from arr_coc_scenes.masks import set_text
+from arr_coc_scenes.types import Box, Element
 
 
 def lay_cards(draft: Draft) -> bool:

@@ -8,13 +8,13 @@ their colour or place as the scenes do. Words are those of the training split, f
 from functools import cache
 from random import Random
 
-from arr_coc.scenes.asking_texts import ask_grey_text, ask_read_sign
-from arr_coc.scenes.draft import Draft, Sign
-from arr_coc.scenes.masks import set_text
-from arr_coc.scenes.palette import grey_tone, jittered, readable_colours
-from arr_coc.scenes.splits import sign_word
-from arr_coc.scenes.types import RGB, Question, Scene
-from arr_coc.scenes.words import COLOURS, DAYS, GOODS, GOODS_COLUMNS, MONTHS, PEOPLE, PEOPLE_COLUMNS
+from arr_coc_scenes.asking_texts import ask_grey_text, ask_read_sign
+from arr_coc_scenes.draft import Draft, Sign
+from arr_coc_scenes.masks import set_text
+from arr_coc_scenes.palette import grey_tone, jittered, readable_colours
+from arr_coc_scenes.splits import sign_word
+from arr_coc_scenes.types import RGB, Question, Scene
+from arr_coc_scenes.words import COLOURS, DAYS, GOODS, GOODS_COLUMNS, MONTHS, PEOPLE, PEOPLE_COLUMNS
 from studies.mini.styles import PLAIN, PracticeDraft, Style
 
 SPLIT = "train"

@@ -7,9 +7,9 @@ beside them), and the highest and the lowest say so.
 
 from dataclasses import dataclass
 
-from arr_coc.scenes.draft import Bar, Draft
-from arr_coc.scenes.types import Element, centre
-from arr_coc.scenes.words import DAYS, GOODS, MONTHS, PEOPLE
+from arr_coc_scenes.draft import Bar, Draft
+from arr_coc_scenes.types import Element, centre
+from arr_coc_scenes.words import DAYS, GOODS, MONTHS, PEOPLE
 
 PLACES = ("ones", "tens", "hundreds")
 LINK_WORDS: tuple[str, ...] = (

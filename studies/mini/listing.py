@@ -7,7 +7,7 @@ scenes' own descriptions are.
 
 import numpy as np
 
-from arr_coc.scenes import Element, Question, Scene
+from arr_coc_scenes import Element, Question, Scene
 
 THINGS = ("Describe the scene.", "List the things.", "Name all the things and their colours.")
 TEXTS = ("Read all the text.", "Read the text.")

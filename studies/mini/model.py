@@ -143,7 +143,7 @@ def copy_assets(source: Path, folder: Path, config: Any) -> None:
 
 def main() -> None:
     """Command line: see the top of this file."""
-    from arr_coc.scenes import world_words
+    from arr_coc_scenes import world_words
 
     parser = argparse.ArgumentParser(description="Write the files of mini that stand beside its weights.")
     parser.add_argument("--out", type=Path, required=True)

@@ -6,10 +6,10 @@ the value to the row. Practice asks further ones of the kinds that are weak. The
 
 from collections.abc import Callable, Sequence
 
-from arr_coc.scenes import Question
-from arr_coc.scenes import asking_texts as texts
-from arr_coc.scenes.draft import Draft
-from arr_coc.scenes.making import ASKERS
+from arr_coc_scenes import Question
+from arr_coc_scenes import asking_texts as texts
+from arr_coc_scenes.draft import Draft
+from arr_coc_scenes.making import ASKERS
 
 Maker = Callable[[Draft], Question | None]
 

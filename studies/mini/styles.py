@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from arr_coc.scenes import Scene
-from arr_coc.scenes.draft import Draft, Layout
-from arr_coc.scenes.making import LAYOUTS, lay_scene
-from arr_coc.scenes.masks import TRAIN_FONTS
-from arr_coc.scenes.words import Wordings
+from arr_coc_scenes import Scene
+from arr_coc_scenes.draft import Draft, Layout
+from arr_coc_scenes.making import LAYOUTS, lay_scene
+from arr_coc_scenes.masks import TRAIN_FONTS
+from arr_coc_scenes.words import Wordings
 from studies.mini.layouts import lay_bar_list, lay_cards
 from studies.mini.phrasings import PRACTICE_PHRASINGS
 

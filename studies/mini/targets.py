@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from arr_coc.scenes import COLOURS, THINGS, Box, Element
+from arr_coc_scenes import COLOURS, THINGS, Box, Element
 from studies.cells import CELL
 from studies.mini.links import LINK_WORDS, Link
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from arr_coc.scenes.types import Box, Element
+from arr_coc_scenes.types import Box, Element
 from studies.cells import CELL, box_cells
 from studies.turns import Turns
 

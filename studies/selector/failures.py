@@ -13,9 +13,9 @@ from PIL import Image, ImageDraw
 
 from arr_coc.config import Keep
 from arr_coc.evaluation.statistics import Clustered, Figure, difference_of, mean_of
-from arr_coc.scenes import COLOURS, draw_scene
-from arr_coc.scenes.making import lay_scene
-from arr_coc.scenes.types import Box, Mark, gap_between
+from arr_coc_scenes import COLOURS, draw_scene
+from arr_coc_scenes.making import lay_scene
+from arr_coc_scenes.types import Box, Mark, gap_between
 from studies.asked import Asked
 from studies.cells import CELL, box_cells
 from studies.selector.measures import Part

@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 
 from arr_coc.evaluation.statistics import Clustered, mean_of
-from arr_coc.scenes import COLOURS
-from arr_coc.scenes.types import Box
-from arr_coc.scenes.words import HEIGHTS, MOST, PAGES, PLACES, RELATIONS, SIZES, WORDINGS
+from arr_coc_scenes import COLOURS
+from arr_coc_scenes.types import Box
+from arr_coc_scenes.words import HEIGHTS, MOST, PAGES, PLACES, RELATIONS, SIZES, WORDINGS
 from studies.asked import Asked
 from studies.selector.measures import Part
 from studies.selector.selection import Chosen

@@ -24,7 +24,7 @@ from arr_coc.evaluation.bench.report import Row, document, speed_ups, table
 from arr_coc.files import write_json
 from arr_coc.qwen.answers import Answer
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.scenes import draw_scene, make_scene
+from arr_coc_scenes import draw_scene, make_scene
 
 
 def picture_and_question(side: int, seed: int = 0) -> tuple[Image.Image, str]:

@@ -4,6 +4,6 @@
     wide.pixels                                    # uint8 [512, 512, 3]
     wide.scene.questions[0].text, wide.scene.questions[0].evidence
 
-The questions, their families and answers are those of `arr_coc.scenes`: the same askers read the same drafts. What a
+The questions, their families and answers are those of `arr_coc_scenes`: the same askers read the same drafts. What a
 scene looks like is chosen per scene as a `Look`; what training never sees is listed in `held_out.py`.
 """

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from arr_coc.scenes.types import Box, Element, Glyph, around
+from arr_coc_scenes.types import Box, Element, Glyph, around
 from studies.wide.draft import WideDraft
 from studies.wide.signs import add_turned_sign
 from studies.wide.sprites import Sprite, box_of

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import matplotlib
 
-from arr_coc.scenes.masks import FILES, PRACTICE_FILES
+from arr_coc_scenes.masks import FILES, PRACTICE_FILES
 
 source = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 for name in (*FILES.values(), *PRACTICE_FILES.values(), "LICENSE_DEJAVU", "LICENSE_STIX"):

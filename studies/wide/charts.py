@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from arr_coc.scenes.charts import begin_chart, put_bar
-from arr_coc.scenes.draft import Bar, Draft
-from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.palette import jittered, visible_colours
-from arr_coc.scenes.types import RGB, Box, Element
-from arr_coc.scenes.words import COLOURS
+from arr_coc_scenes.charts import begin_chart, put_bar
+from arr_coc_scenes.draft import Bar, Draft
+from arr_coc_scenes.layouts import scatter
+from arr_coc_scenes.palette import jittered, visible_colours
+from arr_coc_scenes.types import RGB, Box, Element
+from arr_coc_scenes.words import COLOURS
 from studies.wide.draft import WideDraft
 from studies.wide.sprites import Sprite, to_mask
 

@@ -7,8 +7,8 @@ told from time: `TIMED` names the families that frames in another order must bre
 from collections.abc import Callable, Sequence
 from random import Random
 
-from arr_coc.scenes.types import Box
-from arr_coc.scenes.words import THINGS, noun, with_article
+from arr_coc_scenes.types import Box
+from arr_coc_scenes.words import THINGS, noun, with_article
 from studies.mini.views import ViewQuestion
 from studies.wide.acting import APPEARS, BLINKS, LEAVES, MOVES, STAYS, Actor
 from studies.wide.clip_words import CLIP_WORDINGS

@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from arr_coc.scenes.types import Element
+from arr_coc_scenes.types import Element
 from studies.mini.styles import practice_style
 from studies.mini.views import Form, ShownViews
 from studies.wide.acting import APPEARS, BLINKS, LEAVES, MOVES, STAYS, Actor, add_actor
@@ -33,7 +33,8 @@ CLIP_FORMS = (
     Form(((160, 128),), 24),
     Form(((128, 128),), 32),
 )
-# Kinds of clips by weight: the roles of those who must be there, and how many others may join them.
+# Kinds of clips by weight: the roles of those who must be there, and how many others may join them. In training those
+# with movers are twice as likely: directions are learned last.
 PLOTS: tuple[tuple[float, tuple[str, ...], int], ...] = (
     (2.0, (MOVES,), 3),
     (1.5, (MOVES, MOVES), 2),
@@ -59,7 +60,9 @@ def _attempt(rng: Random, split: str, form: Form) -> tuple[WideDraft, list[Actor
     draft = WideDraft(rng, "seen" if split == "pairs" else "val", *size, False, 1.0, style=style, look=look, alike=True)
     if len(draft.colours) < 5:
         return None
-    _, needed, most = rng.choices(PLOTS, [plot[0] for plot in PLOTS])[0]
+    practised = MOVES if split == "train" else None
+    weights = [weight * (1 + (practised in roles)) for weight, roles, _ in PLOTS]
+    _, needed, most = rng.choices(PLOTS, weights)[0]
     cast: list[Actor] = []
     taken: set[int] = set()
     sign_at = rng.randrange(len(needed)) if min(size) >= SIGN_SIDE and rng.random() < SIGN_SHARE else -1

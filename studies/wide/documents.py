@@ -4,13 +4,13 @@ None is a layout of the unseen test: there, a turned table has its labels in the
 its prices first.
 """
 
-from arr_coc.scenes.documents import put_title, table_cells, title_words
-from arr_coc.scenes.draft import Draft, TableRow
-from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.masks import set_text
-from arr_coc.scenes.splits import sign_word
-from arr_coc.scenes.types import RGB, Box, Element
-from arr_coc.scenes.words import DAYS, GOODS, PEOPLE
+from arr_coc_scenes.documents import put_title, table_cells, title_words
+from arr_coc_scenes.draft import Draft, TableRow
+from arr_coc_scenes.layouts import scatter
+from arr_coc_scenes.masks import set_text
+from arr_coc_scenes.splits import sign_word
+from arr_coc_scenes.types import RGB, Box, Element
+from arr_coc_scenes.words import DAYS, GOODS, PEOPLE
 
 _FIELDS = {"age": (5, 90), "score": (10, 99), "height": (100, 199)}
 

@@ -1,15 +1,15 @@
-"""A wide scene in the making: the draft of `arr_coc.scenes`, with a look, and sprites for what it places."""
+"""A wide scene in the making: the draft of `arr_coc_scenes`, with a look, and sprites for what it places."""
 
 from dataclasses import dataclass, field
 from math import exp, log
 
 import numpy as np
 
-from arr_coc.scenes.masks import thing_mask
-from arr_coc.scenes.palette import grey_tone, jittered, visible_colours
-from arr_coc.scenes.splits import HELD_OUT_PAIRS
-from arr_coc.scenes.types import RGB, Background, Box, Element
-from arr_coc.scenes.words import COLOURS, THINGS, WORDINGS, Wordings
+from arr_coc_scenes.masks import thing_mask
+from arr_coc_scenes.palette import grey_tone, jittered, visible_colours
+from arr_coc_scenes.splits import HELD_OUT_PAIRS
+from arr_coc_scenes.types import RGB, Background, Box, Element
+from arr_coc_scenes.words import COLOURS, THINGS, WORDINGS, Wordings
 from studies.mini.styles import PracticeDraft
 from studies.wide.faces import LEAST_PX, text_fonts
 from studies.wide.icons import sets_of

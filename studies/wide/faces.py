@@ -1,7 +1,7 @@
 """The fonts of the wide world: their names here, their files, and where these are found.
 
 All are free and packaged by Debian. A pack (`collect.py`) holds them cut to the letters that are drawn. Without a pack
-the fonts of the installed packages are used; without those, the fonts of `arr_coc.scenes` alone.
+the fonts of the installed packages are used; without those, the fonts of `arr_coc_scenes` alone.
 """
 
 import os
@@ -9,7 +9,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from arr_coc.scenes.masks import FURTHER_FILES, TRAIN_FONTS
+from arr_coc_scenes.masks import FURTHER_FILES, TRAIN_FONTS
 from studies.wide import held_out
 
 PACK = "ARR_COC_WIDE"  # environment variable: the folder of the pack
@@ -129,7 +129,7 @@ def find_file(file: str) -> Path | None:
 
 @cache
 def known() -> frozenset[str]:
-    """Names of the text and icon fonts that were found; `arr_coc.scenes` can load them from now on."""
+    """Names of the text and icon fonts that were found; `arr_coc_scenes` can load them from now on."""
     for name, file in (TEXT_FILES | ICON_FILES).items():
         if path := find_file(file):
             FURTHER_FILES[name] = path

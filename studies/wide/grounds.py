@@ -12,9 +12,9 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageDraw
 
-from arr_coc.scenes.drawing import FIELD, field, fill
-from arr_coc.scenes.drawing import KINDS as OLD_KINDS
-from arr_coc.scenes.types import RGB
+from arr_coc_scenes.drawing import FIELD, field, fill
+from arr_coc_scenes.drawing import KINDS as OLD_KINDS
+from arr_coc_scenes.types import RGB
 from studies.wide.faces import PACK
 
 PHOTOS = "photos.npz"

@@ -3,16 +3,16 @@
     axis       what is held out                                         everything else in that split
     styles     icon sets, fills, grounds and captures below             as in training
     fonts      font families below                                      as in training
-    pairs      the pairs of colour and thing of `arr_coc.scenes`        as in training
-    wordings   the unseen wordings of `arr_coc.scenes`                  as in training
-    layouts    the unseen layouts of `arr_coc.scenes`                   as in training
+    pairs      the pairs of colour and thing of `arr_coc_scenes`        as in training
+    wordings   the unseen wordings of `arr_coc_scenes`                  as in training
+    layouts    the unseen layouts of `arr_coc_scenes`                   as in training
 
 "seen" draws new scenes of what training draws.
 """
 
-from arr_coc.scenes.making import UNSEEN_LAYOUTS
-from arr_coc.scenes.splits import HELD_OUT_PAIRS
-from arr_coc.scenes.words import WORDINGS as WORLD_WORDINGS
+from arr_coc_scenes.making import UNSEEN_LAYOUTS
+from arr_coc_scenes.splits import HELD_OUT_PAIRS
+from arr_coc_scenes.words import WORDINGS as WORLD_WORDINGS
 
 AXES = ("styles", "fonts", "pairs", "wordings", "layouts")
 SPLITS = ("train", "seen", *AXES)

@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from arr_coc.scenes.masks import load_font, thing_mask, trim
-from arr_coc.scenes.words import PICTOGRAMS, SHAPES, THINGS
+from arr_coc_scenes.masks import load_font, thing_mask, trim
+from arr_coc_scenes.words import PICTOGRAMS, SHAPES, THINGS
 from studies.wide import held_out
 from studies.wide.faces import known
 from studies.wide.shapes import DRAWINGS, VARIANTS, drawing

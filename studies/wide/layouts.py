@@ -1,6 +1,6 @@
 """The layouts that the wide world adds to those of training."""
 
-from arr_coc.scenes.making import LAYOUTS, Layout
+from arr_coc_scenes.making import LAYOUTS, Layout
 from studies.wide import charts, documents, signs
 
 _LOOKUP, _CHART = LAYOUTS["table"][2], LAYOUTS["chart"][2]

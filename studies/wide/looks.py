@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from random import Random
 
-from arr_coc.scenes.palette import grey_tone, jittered, visible_colours
-from arr_coc.scenes.types import RGB
+from arr_coc_scenes.palette import grey_tone, jittered, visible_colours
+from arr_coc_scenes.types import RGB
 from studies.wide import grounds, held_out
 from studies.wide.capture import CAPTURES
 

@@ -5,11 +5,11 @@ from random import Random
 
 import numpy as np
 
-from arr_coc.scenes.draft import Layout
-from arr_coc.scenes.drawing import CLUTTER_PX, fill, frame_sides
-from arr_coc.scenes.making import FAMILIES, LAYOUTS, SMALLEST, UNSEEN_LAYOUTS, ask_all
-from arr_coc.scenes.masks import char_mask
-from arr_coc.scenes.types import Mark, Question, Scene
+from arr_coc_scenes.draft import Layout
+from arr_coc_scenes.drawing import CLUTTER_PX, fill, frame_sides
+from arr_coc_scenes.making import FAMILIES, LAYOUTS, SMALLEST, UNSEEN_LAYOUTS, ask_all
+from arr_coc_scenes.masks import char_mask
+from arr_coc_scenes.types import Mark, Question, Scene
 from studies.mini.styles import PRACTICE_LAYOUTS, practice_style
 from studies.wide.capture import capture
 from studies.wide.draft import WideDraft

@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 from PIL import Image
 
-from arr_coc.scenes.draft import Draft
-from arr_coc.scenes.types import Box, Element, Glyph, around
+from arr_coc_scenes.draft import Draft
+from arr_coc_scenes.types import Box, Element, Glyph, around
 from studies.wide.sprites import Sprite, outline_points
 
 INNER = 0.88  # sides of the flat drawing over those of the picture

@@ -13,10 +13,10 @@ from random import Random
 
 import numpy as np
 
-from arr_coc.scenes.palette import jittered
-from arr_coc.scenes.splits import pair_allowed
-from arr_coc.scenes.types import Box, Element, Question
-from arr_coc.scenes.words import COLOURS, THINGS, noun, with_article
+from arr_coc_scenes.palette import jittered
+from arr_coc_scenes.splits import pair_allowed
+from arr_coc_scenes.types import Box, Element, Question
+from arr_coc_scenes.words import COLOURS, THINGS, noun, with_article
 from studies.mini.views import Form, ShownViews, ViewQuestion
 from studies.wide.clip_words import ORDINALS, SEVERAL_WORDINGS
 from studies.wide.held_out import SPLITS
@@ -32,7 +32,7 @@ SEVERAL_FORMS = (
     Form(((288, 288), (288, 288), (288, 288))),
     Form(((256, 256), (256, 256), (256, 256), (256, 256))),
 )
-COPIES = 0.35  # share of rows of one size that show a scene and its changed copies
+COPIES, PRACTISED_COPIES = 0.35, 0.55  # share of rows of one size that show a scene and its changed copies; in training
 OWN = 3  # questions about each image alone, at most
 REWORDED = 0.4
 PAGES = {
@@ -58,7 +58,8 @@ def make_several(seed: int, split: str, form: Form) -> ShownViews:
     def say(key: str, **slots: str) -> str:
         return rng.choice(SEVERAL_WORDINGS[key][held]).format(**slots)
 
-    if len(set(form.sizes)) == 1 and split != "layouts" and rng.random() < COPIES:
+    copies = PRACTISED_COPIES if split == "train" else COPIES
+    if len(set(form.sizes)) == 1 and split != "layouts" and rng.random() < copies:
         shown = _copies(rng, say, seed, split, form)
     else:
         shown = _scenes(rng, say, seed, split, form)

@@ -5,13 +5,13 @@ from math import ceil
 import numpy as np
 from PIL import Image, ImageDraw
 
-from arr_coc.scenes.draft import Draft, Sign
-from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.palette import grey_tone, jittered, readable_colours
-from arr_coc.scenes.signs import add_sign
-from arr_coc.scenes.splits import sign_word
-from arr_coc.scenes.types import RGB, Box, Element, Glyph
-from arr_coc.scenes.words import COLOURS
+from arr_coc_scenes.draft import Draft, Sign
+from arr_coc_scenes.layouts import scatter
+from arr_coc_scenes.palette import grey_tone, jittered, readable_colours
+from arr_coc_scenes.signs import add_sign
+from arr_coc_scenes.splits import sign_word
+from arr_coc_scenes.types import RGB, Box, Element, Glyph
+from arr_coc_scenes.words import COLOURS
 from studies.wide.draft import WideDraft
 from studies.wide.sprites import Sprite, bent_line, box_of, rim, to_mask
 

@@ -1,6 +1,6 @@
 """Small pieces of ink with their place: what every element of a wide scene is drawn from.
 
-A mask is int16 [h, w, 1] in 0..FULL, cut to its ink, as in `arr_coc.scenes`.
+A mask is int16 [h, w, 1] in 0..FULL, cut to its ink, as in `arr_coc_scenes`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,8 +11,8 @@ from math import cos, pi, sin
 import numpy as np
 from PIL import Image
 
-from arr_coc.scenes.masks import FULL, char_mask, trim
-from arr_coc.scenes.types import RGB, Box, around
+from arr_coc_scenes.masks import FULL, char_mask, trim
+from arr_coc_scenes.types import RGB, Box, around
 from studies.wide import held_out
 from studies.wide.icons import is_solid, master
 

@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 
-from arr_coc.scenes.types import Question
+from arr_coc_scenes.types import Question
 from studies.mini.data import SEEDS_PER_BATCH, Drawn
 from studies.mini.views import Form, ShownViews
 from studies.wide.clips import CLIP_FORMS, make_clip

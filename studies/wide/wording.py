@@ -10,8 +10,8 @@ from functools import cache
 from random import Random
 from typing import TypeVar
 
-from arr_coc.scenes.types import Question
-from arr_coc.scenes.words import DAYS, MONTHS, PEOPLE, world_words
+from arr_coc_scenes.types import Question
+from arr_coc_scenes.words import DAYS, MONTHS, PEOPLE, world_words
 from studies.mini.views import ViewQuestion
 
 # Spellings and synonyms by the word or words that they stand for. Each is one token after `start.py` made room for it.

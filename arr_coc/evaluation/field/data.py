@@ -28,7 +28,7 @@ import numpy as np
 from arr_coc.data.examples import FileImage
 from arr_coc.data.sources import FORMS, parse_source, read_source
 from arr_coc.images.reader import read_image
-from arr_coc.scenes import COLOURS, Question, Scene, draw_scene, make_scene
+from arr_coc_scenes import COLOURS, Question, Scene, draw_scene, make_scene
 
 PER_IMAGE = 6  # questions asked about one scene
 DESCRIBE = "describe"

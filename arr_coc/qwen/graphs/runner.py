@@ -14,7 +14,7 @@ from torch import Tensor
 
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.graphs.choosing import Asked, Chosen, choose, everything
+from arr_coc.qwen.graphs.choosing import Asked, Chosen, Pixels, choose, everything
 from arr_coc.qwen.graphs.first import context_of, look_first
 from arr_coc.qwen.graphs.fovea import heard_with_copies, rows_with_copies, with_copies
 from arr_coc.qwen.graphs.layout import (
@@ -27,7 +27,6 @@ from arr_coc.qwen.graphs.layout import (
     read_prompt,
 )
 from arr_coc.qwen.graphs.picking import Picking, Rows
-from arr_coc.qwen.graphs.pixels import Pixels
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recording, Recordings, Rerunner, Tensors
 from arr_coc.qwen.graphs.rules import TENSORS
 from arr_coc.qwen.graphs.stages import Stages

@@ -2,10 +2,10 @@
 
 from collections import Counter
 
-from arr_coc.scenes.draft import Draft
-from arr_coc.scenes.splits import pair_allowed
-from arr_coc.scenes.types import Box, Element, Question, centre
-from arr_coc.scenes.words import MOST, RELATIONS, SIZES, THINGS, noun, phrase, plural, with_article
+from arr_coc_scenes.draft import Draft
+from arr_coc_scenes.splits import pair_allowed
+from arr_coc_scenes.types import Box, Element, Question, centre
+from arr_coc_scenes.words import MOST, RELATIONS, SIZES, THINGS, noun, phrase, plural, with_article
 
 _CLEARER = 1.4  # how much farther, or smaller, the next candidate must be
 _LONGEST_LIST = 10  # things in a description

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from arr_coc.scenes.drawing import clutter_size
-from arr_coc.scenes.masks import TRAIN_FONTS, UNSEEN_FONTS, set_text, shift, thing_mask
-from arr_coc.scenes.palette import choose_background, grey_tone, jittered, lab, visible_colours
-from arr_coc.scenes.splits import HELD_OUT_PAIRS, HELD_OUT_SHARE, pair_allowed
-from arr_coc.scenes.types import RGB, Box, Element, Glyph, Mark
-from arr_coc.scenes.words import COLOURS, THINGS, WORDINGS, Wordings
+from arr_coc_scenes.drawing import clutter_size
+from arr_coc_scenes.masks import TRAIN_FONTS, UNSEEN_FONTS, set_text, shift, thing_mask
+from arr_coc_scenes.palette import choose_background, grey_tone, jittered, lab, visible_colours
+from arr_coc_scenes.splits import HELD_OUT_PAIRS, HELD_OUT_SHARE, pair_allowed
+from arr_coc_scenes.types import RGB, Box, Element, Glyph, Mark
+from arr_coc_scenes.words import COLOURS, THINGS, WORDINGS, Wordings
 
 _CLUTTER = "~-/\\"
 

@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from arr_coc.scenes.masks import FULL, char_mask, thing_mask
-from arr_coc.scenes.types import RGB, Background, Box, Element, Mark, Scene
+from arr_coc_scenes.masks import FULL, char_mask, thing_mask
+from arr_coc_scenes.types import RGB, Background, Box, Element, Mark, Scene
 
 _SHIFT = FULL.bit_length() - 1
 FRAME = 2  # width in pixels of a frame's line

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from arr_coc.scenes.documents import put_title, title_words
-from arr_coc.scenes.draft import Bar, Draft
-from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.masks import set_text
-from arr_coc.scenes.palette import jittered, visible_colours
-from arr_coc.scenes.types import RGB, Box, Element
-from arr_coc.scenes.words import COLOURS, DAYS, GOODS, MONTHS
+from arr_coc_scenes.documents import put_title, title_words
+from arr_coc_scenes.draft import Bar, Draft
+from arr_coc_scenes.layouts import scatter
+from arr_coc_scenes.masks import set_text
+from arr_coc_scenes.palette import jittered, visible_colours
+from arr_coc_scenes.types import RGB, Box, Element
+from arr_coc_scenes.words import COLOURS, DAYS, GOODS, MONTHS
 
 _LINE = (150, 150, 150)
 _TIP = 32  # pixels of a bar that count as its end

@@ -3,9 +3,9 @@
 from functools import lru_cache
 from random import Random
 
-from arr_coc.scenes.drawing import FIELD, KINDS
-from arr_coc.scenes.types import RGB, Background
-from arr_coc.scenes.words import COLOURS
+from arr_coc_scenes.drawing import FIELD, KINDS
+from arr_coc_scenes.types import RGB, Background
+from arr_coc_scenes.words import COLOURS
 
 _JITTER = 9  # largest change of a channel from the colour of the word
 

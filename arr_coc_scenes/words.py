@@ -16,7 +16,7 @@ from importlib.resources import files
 from random import Random
 from typing import Any
 
-_WORLD: dict[str, Any] = json.loads((files("arr_coc.scenes") / "words.json").read_text(encoding="utf-8"))
+_WORLD: dict[str, Any] = json.loads((files("arr_coc_scenes") / "words.json").read_text(encoding="utf-8"))
 
 COLOURS: dict[str, tuple[int, int, int]] = {word: (r, g, b) for word, (r, g, b) in _WORLD["colours"].items()}
 PICTOGRAMS: dict[str, str] = _WORLD["pictograms"]

@@ -1,9 +1,9 @@
 """Questions that need reading: signs, titles, grey text, tables, receipts and charts."""
 
-from arr_coc.scenes.asking_things import call
-from arr_coc.scenes.draft import Bar, Draft, Sign, TableRow
-from arr_coc.scenes.types import Box, Element, Question, centre, gap_between
-from arr_coc.scenes.words import GOODS, HEIGHTS, PLACES, phrase
+from arr_coc_scenes.asking_things import call
+from arr_coc_scenes.draft import Bar, Draft, Sign, TableRow
+from arr_coc_scenes.types import Box, Element, Question, centre, gap_between
+from arr_coc_scenes.words import GOODS, HEIGHTS, PLACES, phrase
 
 
 def _sign_question(draft: Draft, sign: Sign, text: str, also: tuple[Box, ...] = ()) -> Question:

@@ -1,12 +1,12 @@
 """Layouts of signs: a street of them, a board, and grey text beside something bright."""
 
-from arr_coc.scenes.draft import Draft, Sign
-from arr_coc.scenes.layouts import FLATTEST, scatter
-from arr_coc.scenes.masks import set_text, thing_mask
-from arr_coc.scenes.palette import grey_tone, jittered, readable_colours, visible_colours
-from arr_coc.scenes.splits import sign_word
-from arr_coc.scenes.types import RGB, Element, around
-from arr_coc.scenes.words import COLOURS
+from arr_coc_scenes.draft import Draft, Sign
+from arr_coc_scenes.layouts import FLATTEST, scatter
+from arr_coc_scenes.masks import set_text, thing_mask
+from arr_coc_scenes.palette import grey_tone, jittered, readable_colours, visible_colours
+from arr_coc_scenes.splits import sign_word
+from arr_coc_scenes.types import RGB, Element, around
+from arr_coc_scenes.words import COLOURS
 
 
 def _dress(draft: Draft, style: str) -> tuple[RGB | None, str, str, RGB]:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from arr_coc.scenes.types import Box, Glyph, around
-from arr_coc.scenes.words import PICTOGRAMS, SHAPES, STROKES
+from arr_coc_scenes.types import Box, Glyph, around
+from arr_coc_scenes.words import PICTOGRAMS, SHAPES, STROKES
 
 FILES = {
     "sans": "DejaVuSans.ttf",

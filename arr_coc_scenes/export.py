@@ -8,9 +8,9 @@ from typing import Any
 
 from PIL import Image
 
-from arr_coc.scenes.drawing import draw_scene
-from arr_coc.scenes.making import make_scene
-from arr_coc.scenes.types import Box, Scene
+from arr_coc_scenes.drawing import draw_scene
+from arr_coc_scenes.making import make_scene
+from arr_coc_scenes.types import Box, Scene
 
 FORMATS = ("jsonl", "parquet")
 OF_SCENE = ("width", "height", "split", "seed", "layout", "difficulty")  # what a question says of its scene

@@ -2,10 +2,10 @@
 
 from math import cos, pi, sin
 
-from arr_coc.scenes.draft import Draft
-from arr_coc.scenes.masks import thing_mask
-from arr_coc.scenes.splits import pair_allowed
-from arr_coc.scenes.words import THINGS
+from arr_coc_scenes.draft import Draft
+from arr_coc_scenes.masks import thing_mask
+from arr_coc_scenes.splits import pair_allowed
+from arr_coc_scenes.words import THINGS
 
 FLATTEST = 1.4  # the longer side of the flattest thing (a cloud) over its size
 

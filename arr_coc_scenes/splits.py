@@ -3,7 +3,7 @@
 from random import Random
 from zlib import crc32
 
-from arr_coc.scenes.words import COLOURS, SIGN_WORDS, THINGS
+from arr_coc_scenes.words import COLOURS, SIGN_WORDS, THINGS
 
 SPLITS = ("train", "val", "seen", "unseen")
 

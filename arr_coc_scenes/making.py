@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 
-from arr_coc.scenes import asking_texts as texts
-from arr_coc.scenes import asking_things as things
-from arr_coc.scenes import charts, documents, layouts, signs
-from arr_coc.scenes.draft import Draft, Layout
-from arr_coc.scenes.splits import SPLITS, stream
-from arr_coc.scenes.types import Question, Scene
+from arr_coc_scenes import asking_texts as texts
+from arr_coc_scenes import asking_things as things
+from arr_coc_scenes import charts, documents, layouts, signs
+from arr_coc_scenes.draft import Draft, Layout
+from arr_coc_scenes.splits import SPLITS, stream
+from arr_coc_scenes.types import Question, Scene
 
 Asker = Callable[[Draft], Question | None]
 

@@ -7,10 +7,10 @@
 Needs numpy and Pillow, and no torch.
 """
 
-from arr_coc.scenes.drawing import draw_scene
-from arr_coc.scenes.making import FAMILIES, make_scene
-from arr_coc.scenes.types import Box, Element, Glyph, Question, Scene
-from arr_coc.scenes.words import COLOURS, THINGS, world_words
+from arr_coc_scenes.drawing import draw_scene
+from arr_coc_scenes.making import FAMILIES, make_scene
+from arr_coc_scenes.types import Box, Element, Glyph, Question, Scene
+from arr_coc_scenes.words import COLOURS, THINGS, world_words
 
 __all__ = [
     "COLOURS",

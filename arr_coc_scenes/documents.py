@@ -1,11 +1,11 @@
 """Layouts of documents: a page with a title, tables, and receipts."""
 
-from arr_coc.scenes.draft import Draft, TableRow
-from arr_coc.scenes.layouts import scatter
-from arr_coc.scenes.masks import set_text
-from arr_coc.scenes.splits import sign_word
-from arr_coc.scenes.types import Box, Element
-from arr_coc.scenes.words import GOODS, GOODS_COLUMNS, PEOPLE, PEOPLE_COLUMNS
+from arr_coc_scenes.draft import Draft, TableRow
+from arr_coc_scenes.layouts import scatter
+from arr_coc_scenes.masks import set_text
+from arr_coc_scenes.splits import sign_word
+from arr_coc_scenes.types import Box, Element
+from arr_coc_scenes.words import GOODS, GOODS_COLUMNS, PEOPLE, PEOPLE_COLUMNS
 
 _RANGES = {"weight": (1, 99), "stock": (1, 99), "age": (5, 90), "score": (10, 99), "height": (100, 199)}
 
