@@ -19,10 +19,11 @@ import torch
 
 from arr_coc.config import FirstLook
 from arr_coc.evaluation.field.data import PER_IMAGE
+from arr_coc.qwen.batched import share_cache
 from arr_coc.qwen.periphery import periphery_grid
 from studies.answering import Answerer
 from studies.asked import Asked
-from studies.batched.forward import answer_rows, share_cache
+from studies.batched.forward import answer_rows
 from studies.cells import CELL, boxes_cells, fill_evenly
 from studies.mini.seeing import ViewTables, clip_patches, encode_views, image_patches, run_views, view_tables
 from studies.mini.view_batches import prompts, shrink, spread
