@@ -306,7 +306,11 @@ def test_a_page_that_is_gone_and_a_call_that_is_over_are_forgotten(monkeypatch):
     asyncio.run(visit("heartbeat/closed", "heartbeat/open", "call/ask/event-1"))
     assert sessions.session_data.keys() == {"open", "closed"}  # who closed a page may come back to it
     monkeypatch.setattr(guarding, "GONE", 0)
+    monkeypatch.setattr(guarding, "REST", 0)
+    given_back = []
+    monkeypatch.setattr(guarding.gc, "collect", lambda: given_back.append(1))
     asyncio.run(visit("heartbeat/closed", "heartbeat/open"))
+    assert given_back
     assert sessions.session_data.keys() == sessions.time_last_used.keys() == {"open"}
     assert queue.pending_event_ids_session.keys() == queue.pending_messages_per_session.keys() == {"waits"}
 

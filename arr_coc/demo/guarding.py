@@ -5,6 +5,7 @@ Every answer carries the number of its request; a refusal says that number and w
 
 import asyncio
 import ctypes
+import gc
 import ipaddress
 import json
 import logging
@@ -38,6 +39,7 @@ MOST_OF_ONE = 8  # questions that one client may have in the queue
 PAUSE = 0.02  # seconds between two looks at the queue; a thousand a second would slow the answer in hand
 MOST_LANES = 1000  # clients whose last turn is remembered
 GONE = 60  # seconds until a page that was closed is forgotten
+REST = 1  # seconds after the last of them until memory is given back, all at once
 HEARTBEAT = re.compile(r"/heartbeat/([^/]+)$")  # the stream that a page holds open
 PUBLIC = ("ask", "compare")  # what may be called by name
 # The browser itself refuses to load anything from another place than this server.
@@ -212,6 +214,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self.app, self.gate = app, gate
+        self._giving_back: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -240,7 +243,14 @@ class Guard:
         sessions = app.state_holder
         sessions.session_data.pop(session, None)
         sessions.time_last_used.pop(session, None)
-        if not any(self.gate.read):  # nobody waits for an answer; requests that are no streams are counted as ""
+        if self._giving_back:
+            self._giving_back.cancel()
+        self._giving_back = asyncio.get_running_loop().call_later(REST, self._give_back)
+
+    def _give_back(self) -> None:
+        """Memory of what was forgotten, while nobody waits for an answer; requests that are no streams count as ""."""
+        if not any(count for who, count in self.gate.read.items() if who):
+            gc.collect()  # a session and its pictures know each other
             with suppress(OSError, AttributeError):  # the C library keeps what is free, unless it is asked
                 ctypes.CDLL(None).malloc_trim(0)
 
