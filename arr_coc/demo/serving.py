@@ -1,6 +1,7 @@
 """Serving the page: loopback unless asked otherwise, nothing from outside, every limit set."""
 
 import atexit
+import ctypes
 import os
 import secrets
 import shutil
@@ -9,6 +10,7 @@ import socket
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from typing import Any
 
 # Before Gradio is imported: it tells nobody of its use, and does not sum up all events so far after each one.
@@ -29,6 +31,7 @@ MOST_SESSIONS = 64  # browsers whose last look is remembered
 MOST_CONNECTIONS = 512
 PASSWORD = "ARR_COC_DEMO_PASSWORD"  # the variable that holds it: a command line can be read by others
 LEAST_PASSWORD = 12  # characters
+M_ARENA_MAX = -8  # of the C library's mallopt
 
 
 def check_port(host: str, port: int) -> None:
@@ -71,6 +74,7 @@ def serve(
     if wait:
         _heed_signals()
     _use_private_folder()
+    _share_memory()
     page = build_page(models)
     page.queue(max_size=MOST_WAITING, default_concurrency_limit=4, api_open=False)
     gate = Gate(local=is_loopback(host))
@@ -120,6 +124,12 @@ def _wait(page: Any) -> None:
         threading.Event().wait()
     finally:
         page.close(verbose=False)
+
+
+def _share_memory() -> None:
+    """One pool for all threads: each would keep one of its own, with the room of its largest question."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _use_private_folder() -> None:

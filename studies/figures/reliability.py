@@ -43,11 +43,13 @@ def reliability_runs(results: dict[str, Any]) -> str:
 
 def page_line(load: dict[str, Any]) -> str:
     """The page among slow, many and greedy clients."""
+    after = ", ".join(map(str, load["megabytes_after"]))
     return (
         f"The page, with {load['slow_bodies']} slow bodies, {load['sessions']} sessions and one greedy client "
         f"({load['greedy_answers']} answers, {load['greedy_refused']} refused) on {load['cores']} cores: a second "
         f"client's question took {load['seconds_under_load']:.2f} s, {load['times_alone']:.2f} times as long as alone. "
         f"The process had {load['megabytes_before']} MB before, {load['megabytes_with_sessions']} with sessions and "
-        f"{load['megabytes_after']} after; {'all' if load['answers_equal'] else 'not all'} answers were equal "
+        f"{load['megabytes_at_most']} at most; once all pages were closed and forgotten {after}, after each of "
+        f"{load['loads']} such loads. {'All' if load['answers_equal'] else 'Not all'} answers were equal "
         f"(`{load['command']}`)."
     )
