@@ -250,7 +250,7 @@ class Guard:
     def _give_back(self) -> None:
         """Memory of what was forgotten, while nobody waits for an answer; requests that are no streams count as ""."""
         if not any(count for who, count in self.gate.read.items() if who):
-            gc.collect()  # a session and its pictures know each other
+            gc.collect()  # what is dropped may lie in cycles
             with suppress(OSError, AttributeError):  # the C library keeps what is free, unless it is asked
                 ctypes.CDLL(None).malloc_trim(0)
 
