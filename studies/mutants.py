@@ -39,7 +39,7 @@ MOST_SECONDS = 240
 PASSED, FAILED = 0, 1  # pytest's exit codes; any other says that nothing was tested
 ROOMS = (
     *("pixels of an image", "lock of a run's folder", "size of a body", "a model is finite"),
-    "numbers of a request",
+    "tokens of a prompt",
 )
 SUITE = ("-n", "2", "--dist", "loadfile", "-m", "not soak", "-x")  # as `make test` calls it, up to the first failure
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from arr_coc.config import FORMAT_VERSION, ARRCOCConfig, check_keep, check_keeps, tokens_to_keep
+from arr_coc.config import CONFIG_FILE, FORMAT_VERSION, ARRCOCConfig, check_keep, check_keeps, tokens_to_keep
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_contradictions_are_refused(wrong):
 
 def test_round_trip(tmp_path):
     config = ARRCOCConfig(hidden_dim=8, pooling="last", trained=True, base_model="somewhere")
-    config.save(tmp_path)
+    (tmp_path / CONFIG_FILE).write_text(config.as_json())
     assert ARRCOCConfig.load(tmp_path) == config
 
 
