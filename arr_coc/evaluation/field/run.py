@@ -28,8 +28,8 @@ def read_samples(path: Path, then: str) -> tuple[dict[str, Any], Answered, int]:
         first, *lines = (json.loads(line) for line in whole[:end].splitlines())
         for record in lines:
             records.setdefault(record["method"], {})[record["question"]] = record
-        return first["about"], records, end
-    except (ValueError, LookupError, TypeError) as error:
+        return {**first["about"]}, records, end
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a file of samples ({error}); {then}") from None
 
 

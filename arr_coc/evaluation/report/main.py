@@ -33,7 +33,7 @@ def write_report(folder: Path, out: Path, say: Say, extra: Mapping[str, Sequence
 
     `say` gets a line about each long step; `extra` are sections that follow one of PARTS.
     """
-    blocks = page(Measured.of(folder), say, extra or {})
+    blocks = page_of(folder, say, extra or {})
     pictures = [files for block in blocks for picture in block.pictures for files in picture.files().items()]
     texts = {out / "report.html": pages.to_html(blocks), out / "report.md": pages.to_markdown(blocks)}
     written = {out / name: data for name, data in pictures}
@@ -42,6 +42,15 @@ def write_report(folder: Path, out: Path, say: Say, extra: Mapping[str, Sequence
     for old in (path for pattern in OWN_PICTURES for path in out.glob(pattern) if path not in written):
         old.unlink()  # of an earlier report, which had more of them
     return list(texts)
+
+
+def page_of(folder: Path, say: Say, extra: Mapping[str, Sequence[Make]]) -> list[Block]:
+    """All that the page says of a folder of results; of what no page can be made, one line."""
+    try:
+        return page(Measured.of(folder), say, extra)
+    except (LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{folder / FIELD}: no table for a page ({why}); make it again with {MAKER}") from error
 
 
 def page(measured: Measured, say: Say, extra: Mapping[str, Sequence[Make]]) -> list[Block]:
