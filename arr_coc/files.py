@@ -10,7 +10,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def whole_file(path: Path) -> Iterator[Path]:
     """A place beside `path` to write at; on leaving, what is there is on the disk, and moved to `path`.
 
     Whoever reads sees the old file or the new one, never half. Where anything fails, nothing is left of it, and errors
@@ -36,7 +36,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """A file, whole or absent."""
-    with whole(path) as place:
+    with whole_file(path) as place:
         place.write_bytes(content.encode() if isinstance(content, str) else content)
 
 

@@ -9,7 +9,8 @@ if the test fails, and survives if it passes. Libraries are imported once, and e
 process. With the whole suite a mutant is killed if tests fail that pass, alone, once the line is back.
 
 studies/mutants.json has a row for each: its name, the file of the package, the line and what it becomes, the test that
-must fail (a file, and words for `-k` that begin with the test's name), and, where it would hang, after how many seconds.
+must fail (a file, and words for `-k` that begin with the test's name), and, where it would hang, after how many
+seconds.
 """
 
 import argparse

@@ -33,9 +33,18 @@ from arr_coc.training.checkpoints import is_complete
 Arguments = list[str]
 SOAK = pytest.mark.soak
 COMMANDS: dict[str, Callable[[Path, Path], Arguments]] = {
-    "ask": lambda home, out: ["ask", f"{home}/a.png", "what?", *TINY(home), "--overlay", f"{out}/why.png"],
-    "show": lambda home, out: ["show", f"{home}/a.png", "what?", *TINY(home), "--keep", "4", "--out", f"{out}"],
-    "compare": lambda home, out: ["compare", f"{home}/a.png", "what?", *TINY(home), "--keep", "4", "--out", f"{out}"],
+    "ask": lambda home, out: ["ask", f"{home}/a.png", "what?", *tiny_of(home), "--overlay", f"{out}/why.png"],
+    "show": lambda home, out: ["show", f"{home}/a.png", "what?", *tiny_of(home), "--keep", "4", "--out", f"{out}"],
+    "compare": lambda home, out: [
+        "compare",
+        f"{home}/a.png",
+        "what?",
+        *tiny_of(home),
+        "--keep",
+        "4",
+        "--out",
+        f"{out}",
+    ],
     "textures": lambda home, out: ["textures", f"{home}/a.png", "--quiet", "--out", f"{out}"],
     "eval": lambda home, out: [
         *("eval", "--model", f"{home}/model", "--questions", "2", "--side", "128", "--keep", "4", "--quiet"),
@@ -58,7 +67,7 @@ COMMANDS: dict[str, Callable[[Path, Path], Arguments]] = {
 }
 
 
-def TINY(home: Path) -> Arguments:  # noqa: N802  (read as a constant above)
+def tiny_of(home: Path) -> Arguments:
     return ["--model", f"{home}/model", "--max-new-tokens", "1", "--quiet"]
 
 

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from arr_coc.files import whole, write_whole
+from arr_coc.files import whole_file, write_whole
 from arr_coc.qwen.storage import read_shapes, read_tensors
 
 HOWS = ("none", "lora", "last4", "all")
@@ -183,7 +183,7 @@ def _read_lora_config(folder: Path) -> Any:
 
 def _write(path: Path, tensors: Mapping[str, Tensor], how: str) -> None:
     copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with whole(path) as place:
+    with whole_file(path) as place:
         save_file(copies, str(place), metadata={"format": "pt", "adapted": how})
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from arr_coc import __version__
 from arr_coc.config import CONFIG_FILE, ARRCOCConfig
-from arr_coc.files import whole
+from arr_coc.files import whole_file
 from arr_coc.layer import ARRCOCLayer
 
 WEIGHTS_FILE = "arr_coc.safetensors"
@@ -32,7 +32,7 @@ def has_adapter(folder: Path) -> bool:
 
 def save_adapter(folder: Path, config: ARRCOCConfig, layer: ARRCOCLayer) -> None:
     """Write config, weights and card. The weights come last, so a folder without them is visibly unfinished."""
-    places = whole(folder / WEIGHTS_FILE), whole(folder / CARD_FILE), whole(folder / CONFIG_FILE)
+    places = whole_file(folder / WEIGHTS_FILE), whole_file(folder / CARD_FILE), whole_file(folder / CONFIG_FILE)
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in layer.state_dict().items()}
     with places[0] as weights, places[1] as card, places[2] as settings:
         settings.write_text(config.as_json())

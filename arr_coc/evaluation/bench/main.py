@@ -17,7 +17,7 @@ import torch
 from arr_coc.evaluation.bench.cases import ENCODINGS, MODES, Case, Subject, load_subject, make_inputs
 from arr_coc.evaluation.bench.measure import measure, way_of
 from arr_coc.evaluation.bench.report import Row, document, fit_table, save_plots, table
-from arr_coc.files import read_json_object, whole, write_json
+from arr_coc.files import read_json_object, whole_file, write_json
 from arr_coc.qwen.vision import Geometry
 
 GRID = ("sides", "batches", "kept", "encodings", "modes", "sights", "decode", "repeats")  # what cases are made of
@@ -111,7 +111,7 @@ def write_trace(subject: Subject, case: Case, text: int, path: Path) -> None:
         with torch.profiler.profile(activities=activities) as profiler:
             for _ in range(3):
                 way.once()
-    with whole(path) as place:
+    with whole_file(path) as place:
         profiler.export_chrome_trace(str(place))
         try:
             json.loads(place.read_bytes())

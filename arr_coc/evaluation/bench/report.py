@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.evaluation.bench.measure import PARTS
-from arr_coc.files import whole
+from arr_coc.files import whole_file
 
 Row = dict[str, Any]
 CARDS_GB = (16, 24, 32)
@@ -182,7 +182,7 @@ def save_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     figures = {"latency.png": latency_bars(rows), "speed_up.png": budget_lines(rows), "growth.png": growth_lines(rows)}
     drawn = {folder / name: figure for name, figure in figures.items() if figure is not None}
     for path, figure in drawn.items():
-        with whole(path) as place:
+        with whole_file(path) as place:
             figure.savefig(place, dpi=110, format="png")
     return list(drawn)
 
