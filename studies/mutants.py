@@ -33,8 +33,8 @@ from arr_coc.files import read_json_object, write_json
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "mutants.json"
-COPIED = ("arr_coc", "tests", "studies", "scripts", "pyproject.toml")  # the rest is linked
-LEFT = (".pytest_cache", "__pycache__", "out")
+COPIED = ("arr_coc", "arr_coc_scenes", "tests", "studies", "scripts", "space", "pyproject.toml")  # the rest is linked
+LEFT = (".pytest_cache", ".hypothesis", "__pycache__", "out")
 LIBRARIES = ("torch", "transformers", "gradio", "hypothesis")
 MOST_SECONDS = 240
 PASSED, FAILED = 0, 1  # pytest's exit codes; any other says that nothing was tested
@@ -62,7 +62,7 @@ MUTANTS = [Mutant(*row) for row in json.loads(Path(__file__).with_suffix(".json"
 
 def copy_tree(target: Path) -> None:
     """What is changed and run as copies, everything else as links."""
-    leave = shutil.ignore_patterns("__pycache__", "*.xz", ".venv")
+    leave = shutil.ignore_patterns("__pycache__", ".venv")
     for path in ROOT.iterdir():
         if path.name in LEFT:
             continue

@@ -38,3 +38,24 @@ def test_a_mutant_is_killed_survives_or_is_stale(tmp_path, monkeypatch):
     assert seen == ["MOST = 10**9\n"] * 3
     assert (tmp_path / "arr_coc" / "limits.py").read_text() == "MOST = 3\n"
     assert mutants.judge(tmp_path, mutants.Mutant("gone", "limits.py", "4", "5", "x")) == "stale"
+
+
+def test_with_all_tests_a_mutant_is_killed_by_what_passes_without_it(tmp_path, monkeypatch):
+    (tmp_path / "arr_coc").mkdir()
+    file = tmp_path / "arr_coc" / "limits.py"
+    file.write_text("MOST = 3\n")
+    failing = [[], ["tests/a.py::test_flaky"], ["tests/a.py::test_flaky"], [], ["tests/a.py::test_most"]]
+    seen = []
+
+    def run_suite(tree, options):
+        seen.append((file.read_text(), options))
+        return failing.pop()
+
+    monkeypatch.setattr(mutants, "run_suite", run_suite)
+    mutant = mutants.Mutant("most", "limits.py", "3", "10**9", "x")
+    found = [mutants.judge_whole(tmp_path, mutant) for _ in range(3)]
+    assert [one["verdict"] for one in found] == ["killed", "survived", "survived"]
+    assert found[0]["failed"] == ["tests/a.py::test_most"]
+    assert seen[:2] == [("MOST = 10**9\n", mutants.SUITE), ("MOST = 3\n", ["tests/a.py::test_most"])]
+    assert {mutant.name for mutant in mutants.MUTANTS} >= set(mutants.ROOMS)
+    assert " ".join(mutants.SUITE[:4]) in (ROOT / "Makefile").read_text()
