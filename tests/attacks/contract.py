@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -107,12 +106,9 @@ ROWS = {
 }
 
 
-def measure_rows(names: Sequence[str]) -> dict[str, Any]:
-    """Rows by name, all if none is named: how many cases were tried, and how many held."""
-    return {name: _measure(ROWS[name]) for name in names or ROWS}
-
-
-def _measure(row: Held) -> dict[str, Any]:
+def measure_row(name: str) -> dict[str, Any]:
+    """A row by its name: how many cases were tried, and how many held."""
+    row = ROWS[name]
     counts = [run_tests(one) for one in row.tests]
     if row.program:
         file, tried, held = row.counts
@@ -120,7 +116,7 @@ def _measure(row: Held) -> dict[str, Any]:
         counts.append((found[tried], found[held]))
     tried, held = (sum(several) for several in zip(*counts, strict=True))
     commands = [*([row.program] if row.program else []), *(f"pytest {one}" for one in row.tests)]
-    return {"what": row.what, "tried": tried, "held": held, "command": "; ".join(commands)}
+    return {name: {"what": row.what, "tried": tried, "held": held, "command": "; ".join(commands)}}
 
 
 @cache

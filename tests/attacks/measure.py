@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ import tiny
 import torch
 from attacks import folders
 from attacks import images as attacks
-from attacks.contract import ROWS, measure_rows
+from attacks.contract import ROWS, measure_row
 from test_limits import ask_in_threads
 from test_memory import resident_bytes
 
@@ -156,18 +157,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "reliability.json")
     asked = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    measures: dict[str, Callable[[], dict[str, Any]]] = {
-        **{"images": measure_images, "queue": measure_queue, "folders": measure_folders},
-        "threads": lambda: measure_threads(asked.questions),
-        "rows": lambda: measure_rows([name for name in asked.only.split(",") if name]),
+    rows = [partial(measure_row, name) for name in (asked.only.split(",") if asked.only else ROWS)]
+    measures: dict[str, list[Callable[[], dict[str, Any]]]] = {
+        **{"images": [measure_images], "queue": [measure_queue], "folders": [measure_folders]},
+        **{"threads": [lambda: measure_threads(asked.questions)], "rows": rows},
     }
     for part in asked.parts:
-        made = measures[part]()
-        results = json.loads(asked.out.read_text()) if asked.out.is_file() else {}
-        kept = results.get(part, {}) if part == "rows" else {}
-        results[part] = {**kept, **made}
-        asked.out.write_text(json.dumps(results, indent=1) + "\n")
-        print(part, json.dumps(made), flush=True)
+        for measure in measures[part]:  # a row after the other: what was measured is written
+            made = measure()
+            results = json.loads(asked.out.read_text()) if asked.out.is_file() else {}
+            results[part] = {**(results.get(part, {}) if part == "rows" else {}), **made}
+            asked.out.write_text(json.dumps(results, indent=1) + "\n")
+            print(part, json.dumps(made), flush=True)
 
 
 if __name__ == "__main__":
