@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -42,7 +43,6 @@ ROOMS = (
     *("pixels of an image", "lock of a run's folder", "size of a body", "a model is finite"),
     "tokens of a prompt",
 )
-SUITE = ("-n", "2", "--dist", "loadfile", "-m", "not soak", "-x")  # as `make test` calls it, up to the first failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,13 @@ def judge(tree: Path, mutant: Mutant) -> str:
     return {PASSED: "survived", FAILED: "killed"}.get(code, f"not tested, pytest ended with {code}")
 
 
+def suite() -> list[str]:
+    """What `make test` gives to pytest, up to the first failure."""
+    call = re.search(r"python -m pytest (-n .*) \\$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert call is not None, "the Makefile has no tests in several processes"
+    return [*shlex.split(call[1]), "-x"]
+
+
 def run_suite(tree: Path, options: Sequence[str]) -> list[str]:
     """The tests that fail in the tree, of those that the options name."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
@@ -130,7 +137,7 @@ def judge_whole(tree: Path, mutant: Mutant) -> dict[str, Any]:
     assert whole.count(mutant.old) == 1, f"{mutant.name}: stale"
     try:
         file.write_text(whole.replace(mutant.old, mutant.new))
-        failed = run_suite(tree, SUITE)
+        failed = run_suite(tree, suite())
     finally:
         file.write_text(whole)
     seconds = round(time.monotonic() - began)
