@@ -131,8 +131,12 @@ class ARRCOCConfig:
                 f"sight={self.sight!r} and glance_dim={self.glance_dim}: only a glance has the ViT's width, and it must"
             )
 
+    def as_json(self) -> str:
+        """What `CONFIG_FILE` holds."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+
     def save(self, folder: Path) -> None:
-        (folder / CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+        (folder / CONFIG_FILE).write_text(self.as_json())
 
     @classmethod
     def load(cls, folder: Path) -> "ARRCOCConfig":

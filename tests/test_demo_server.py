@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import os
 import signal
 import socket
 from collections.abc import Iterable
@@ -247,12 +248,28 @@ def test_those_who_ask_to_end_are_heard(monkeypatch):
     assert set_to.keys() == {signal.SIGTERM}
 
 
+def listening(process: int) -> list[tuple[str, int]]:
+    """Addresses and ports at which a process waits for others."""
+    own = {os.readlink(one) for one in Path(f"/proc/{process}/fd").iterdir()}
+    found = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            here, state, inode = fields[1], fields[3], fields[9]
+            if state == "0A" and f"socket:[{inode}]" in own:
+                host, _, port = here.partition(":")
+                words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
+                found.append((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+    return found
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGHUP, 0, marks=pytest.mark.soak)]
 )
 def test_the_command_serves_until_it_is_ended(tmp_path, number, code):
     port = free_port()
     with started(["-m", "arr_coc", "demo", "--port", str(port)], port, tmp_path) as (_, process):
+        assert listening(process.pid) == [("127.0.0.1", port)]
         process.send_signal(number)
         assert process.wait(60) == code
     said = (tmp_path / "log").read_text()

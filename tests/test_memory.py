@@ -28,8 +28,9 @@ def ask_many(model, first: int, count: int) -> None:
 
 @pytest.mark.parametrize("count", [200, pytest.param(3000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 @pytest.mark.parametrize("selector", ["arr_coc", "training_free"])
-def test_different_images_leave_no_memory_behind(selector, count):
+def test_different_images_leave_no_memory_behind(selector, count, record_property):
     """Less than half a percent: 200 images leave 0.1 MB of 425, new words in the tokenizer's cache of 10,000."""
+    record_property("tried", count)
     model = tiny.wrapped(tiny.stock(), selector=selector)
     ask_many(model, 0, 30)  # every size once: tables of sizes are made and kept
     before = resident_bytes()

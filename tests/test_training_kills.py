@@ -136,7 +136,10 @@ def kill_again_and_again(config, out: Path, kills: int, saves: int) -> None:
     ],
     ids=["short", "maps", "answers"],
 )
-def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(model, tmp_path, kills, saves, steps, changes):
+def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(
+    model, tmp_path, kills, saves, steps, changes, record_property
+):
+    record_property("tried", kills)
     config = settings(model, steps=steps, checkpoint_every=0.0, **changes)
     kill_again_and_again(config, tmp_path / "killed", kills, saves)
     lines = run(config, tmp_path / "killed")
@@ -184,7 +187,8 @@ def test_a_run_that_is_asked_to_end_loses_nothing(model, tmp_path, number, worke
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_thirty_runs_that_are_asked_to_end_lose_nothing(model, tmp_path):
+def test_thirty_runs_that_are_asked_to_end_lose_nothing(model, tmp_path, record_property):
+    record_property("tried", 30)
     for count in range(30):
         folder = tmp_path / str(count)
         folder.mkdir()

@@ -41,6 +41,23 @@ def reliability_runs(results: dict[str, Any]) -> str:
     return "\n".join([*table, "", f"{line} (`{MEASURE} queue`)."])
 
 
+def mutants_line(results: dict[str, Any]) -> str:
+    """The mutants, and those of them that all tests were run with."""
+    tried = results["whole"]["mutants"]
+    line = (
+        f"Of {results['listed']} mutants the tests that name them killed {results['killed']} (`{results['command']}`)."
+    )
+    if not tried:
+        return line
+    killed = ", ".join(
+        f"{name} (`{one['failed'][0].partition('::')[2]}`)" for name, one in tried.items() if one["failed"]
+    )
+    told = (
+        f"With all that `make test` runs, {len(tried)} were tried (`{results['whole']['command']}`); the first to fail"
+    )
+    return f"{line} {told}: {killed}."
+
+
 def page_line(load: dict[str, Any]) -> str:
     """The page among slow, many and greedy clients."""
     after = ", ".join(map(str, load["megabytes_after"]))

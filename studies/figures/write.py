@@ -15,7 +15,7 @@ from arr_coc.evaluation.report.pages import markdown_table
 from studies.figures.again import again_table, confidence_table
 from studies.figures.field import equal_table, field_table
 from studies.figures.look_twice import headline, look_twice_table
-from studies.figures.reliability import page_line, reliability_rows, reliability_runs
+from studies.figures.reliability import mutants_line, page_line, reliability_rows, reliability_runs
 from studies.figures.selector import selector_aims, selector_table, study_tables
 from studies.figures.speed import (
     ask_line,
@@ -137,6 +137,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "reliability runs": (reliability_runs, "reliability"),
         "page load": (page_line, "page-load"),
         "reliability rows": (reliability_rows, "reliability"),
+        "mutants": (mutants_line, "mutants"),
     },
     "docs/training-mini.md": {
         "mini": (mini_aims, "mini"),
