@@ -35,10 +35,12 @@ ask: $(CORE)
 demo: $(DEMO)
 	$(BIN)/arr-coc demo --open
 
-test: lint
-	@# In two processes, file after file by name, which ends with short ones; what fails there is tried once more, alone and in order.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" \
-		|| $(BIN)/python -m pytest --last-failed -m "not soak"
+test: $(DEV)
+	@# In three processes, since many tests wait, and beside the linters; what fails there is tried once more, alone and in order.
+	@$(MAKE) --no-print-directory lint & linted=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak" \
+		|| $(BIN)/python -m pytest --last-failed -m "not soak"; tested=$$?; \
+	wait $$linted && exit $$tested
 
 lint: $(DEV)
 	$(BIN)/ruff check .

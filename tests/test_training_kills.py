@@ -294,6 +294,24 @@ def test_a_forged_checkpoint_gives_way_to_the_one_before(tmp_path, kind):
     assert newest_checkpoint(tmp_path, ["weights"]).name == "step-00000001"
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, seed):
+    """Any of its files cut short, gone, or with one bit of one byte turned."""
+    save_some(tmp_path, 1, 2)
+    rng, files = random.Random(seed), sorted((tmp_path / "step-00000002").iterdir())
+    file, kind = files[seed % len(files)], ("cut", "gone", "turned")[seed // len(files) % 3]
+    data = bytearray(file.read_bytes())
+    place = rng.randrange(len(data))
+    if kind == "gone":
+        file.unlink()
+    elif kind == "cut":
+        file.write_bytes(data[:place])
+    else:
+        data[place] ^= 1 << rng.randrange(7)
+        file.write_bytes(data)
+    assert newest_checkpoint(tmp_path, ["weights"]).name == "step-00000001"
+
+
 def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path):
     (tmp_path / "run").write_text("a file")
     with pytest.raises(NotSaved, match="could not be written"), held(tmp_path / "run"):

@@ -93,9 +93,13 @@ ROWS = {
         (f"{GUARD} -k 'turns or waits or fills or gone'", f"{SERVER} -k ended", "tests/test_space.py"),
     ),
     "T20": Held(
-        "runs killed with -9 (15 or more inside a save), asked to end by TERM, HUP or INT; forged checkpoints; every "
-        "command that writes, on full and read-only disks",
-        (f"{KILLS} -m soak -k 'maps or thirty'", f"{KILLS} -k forged", "tests/test_full_disk.py"),
+        "runs killed with -9 (60, 30 or more of them inside a save), asked to end by TERM, HUP or INT (30); forged and "
+        "damaged checkpoints (33); every command that writes, on full and read-only disks",
+        (
+            f"{KILLS} -m soak -k 'maps or answers or thirty'",
+            f"{KILLS} -k 'forged or damaged'",
+            "tests/test_full_disk.py",
+        ),
     ),
     "T21": Held(
         "mutants of limits, locks and checks, each killed by the test that names it",
