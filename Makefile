@@ -36,7 +36,7 @@ demo: $(DEMO)
 	$(BIN)/arr-coc demo --open
 
 test: $(DEV)
-	@# In three processes, since many tests wait, and beside the linters; what fails there is tried once more, alone and in order.
+	@# In three processes, since many tests wait, and beside the linters; what fails there is tried once more, alone.
 	@$(MAKE) --no-print-directory lint & linted=$$!; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak" \
 		|| $(BIN)/python -m pytest --last-failed -m "not soak"; tested=$$?; \
