@@ -21,7 +21,15 @@ def _no_cache_of_the_user(tmp_path_factory):
 
 # Files that take longest, longest first: begun last, they would leave the other processes without work.
 LONG = ("demo_server", "training_team", "demo_browser", "cli", "hostile_images", "demo", "tuning", "training_selector")
-LONG += ("fast_compiled", "space", "qwen_equality", "evaluation_selector", "training_kills", "memory_estimate", "memory")
+LONG += (
+    "fast_compiled",
+    "space",
+    "qwen_equality",
+    "evaluation_selector",
+    "training_kills",
+    "memory_estimate",
+    "memory",
+)
 LONG += ("hostile_folders", "full_disk", "hostile_rows", "fovea", "chat", "field_eval")
 
 
