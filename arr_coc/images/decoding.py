@@ -12,9 +12,9 @@ from PIL import Image, WebPImagePlugin
 from arr_coc.images.headers import PictureFile, Refused, check_size
 
 MOST_COST = 8  # bytes of memory a pixel, the finished image among them
-MOST_BESIDE = 12_000_000  # bytes that a WebP may take beyond that, and any image where it is decoded apart
+MOST_BESIDE = 12_000_000  # bytes that a WebP may take beside 8 a pixel; the box allows every image as many
 MOST_TWICE = 16_000_000  # pixels of a JPEG that must be read twice, which takes a second
-SPARE = 8 * 2**20  # bytes that a decoder may take beyond that
+SPARE = 8 * 2**20  # bytes that the decoder of a JPEG or PNG may take beside 8 a pixel
 STRIP = 2**18  # pixels that are converted at a time; small enough to cost nothing, large enough to be quick
 
 TURNS = {
