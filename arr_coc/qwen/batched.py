@@ -9,7 +9,6 @@ question's turn, which sees the prefix and itself, at the positions it would hav
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -162,21 +161,12 @@ def answer_rows(
         logits_AV = read(ids_RT, (start + columns_T).expand(rows, -1), mask, lengths_R - 1, cache)
     with stopwatch.part("decode"):
         valid_AL = F.pad(columns_T < lengths_R[:, None], (prefix, 0), value=True)
-        following = partial(_following, read, cache)
-        return _go_on(following, logits_AV, valid_AL, start + lengths_R, stop_id, most_tokens, watch)
-
-
-def _following(
-    read: Read, cache: Cache, token_A: Tensor, position_A: Tensor, valid_AL: Tensor, left: Tensor | None
-) -> Tensor:
-    """Logits after one more token of each row; the others of `left` have left the batch, and the cache with them."""
-    if left is not None:
-        cache[:] = [(key[left], value[left]) for key, value in cache]
-    return read(token_A[:, None], position_A[:, None], valid_AL[:, None, None], torch.zeros_like(token_A), cache)
+        return _go_on(read, cache, logits_AV, valid_AL, start + lengths_R, stop_id, most_tokens, watch)
 
 
 def _go_on(
-    following: Callable[..., Tensor],
+    read: Read,
+    cache: Cache,
     logits_AV: Tensor,
     valid_AL: Tensor,
     next_A: Tensor,
@@ -198,9 +188,11 @@ def _go_on(
                 found[row].append(token)
         if all(done) or step + 1 == most_tokens:
             break
-        left = (~done_A).nonzero().squeeze(-1) if 4 * sum(done) >= len(done) else None
-        if left is not None:
+        if 4 * sum(done) >= len(done):
+            left = (~done_A).nonzero().squeeze(-1)
             row_A, token_A, valid_AL, next_A, done_A = (x[left] for x in (row_A, token_A, valid_AL, next_A, done_A))
+            cache[:] = [(key[left], value[left]) for key, value in cache]
         valid_AL = F.pad(valid_AL, (0, 1), value=True)
-        logits_AV = following(token_A, next_A + step, valid_AL, left)
+        given = token_A[:, None], (next_A + step)[:, None], valid_AL[:, None, None], torch.zeros_like(token_A)
+        logits_AV = read(*given, cache)
     return found
