@@ -6,6 +6,8 @@ CORE := $(VENV)/.core
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 export HF_HUB_OFFLINE := 1
+# What is imported is compiled once and kept, wherever that is switched off: commands and tests start Python often.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: ask demo test lint soak audit sbom clean
 
