@@ -43,7 +43,7 @@ class FirstLook:
 
     least: int = 64
     most: int = 256
-    depth: float = 5 / 7
+    depth: float = 0.65
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:

@@ -201,7 +201,7 @@ def test_both_engines_answer_alike(bench, looked):
         assert fast.prompts == plain.prompts, method
         assert [a.strip() for a in fast.answers] == [a.strip() for a in plain.answers], method
         assert set(fast.time_ms) == set(plain.time_ms) == {"select", "vision", "prefill", "decode"}
-    assert len({tuple(given) for given in answers.values()}) > 8, "methods do differ"
+    assert len({tuple(given) for given in answers.values()}) > 6, "methods do differ"
 
 
 @pytest.mark.parametrize("name", ["arr_coc", "fastv", "visionzip", "downsampling", "oracle", "random:seed=0"])

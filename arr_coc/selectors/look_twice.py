@@ -45,7 +45,7 @@ class LookTwiceSelector(Selector):
         layer: ARRCOCLayer | None = None,
         least: int = 64,
         most: int = 256,
-        depth: float = 5 / 7,
+        depth: float = 0.65,
         information: float = EXPONENTS[0],
         perspectival: float = EXPONENTS[1],
         steepness: float = STEEPNESS,

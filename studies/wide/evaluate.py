@@ -53,8 +53,9 @@ def ask_wide(split: str, questions: int, size: tuple[int, int]) -> list[Asked]:
 def tests(questions: int, side: int) -> Iterator[Test]:
     """(name, how it is answered, names to group its images by), drawn when their turn comes."""
     seen = ask_wide("seen", questions, (side, side))
+    larger = ask_wide("seen", max(1, questions // 4), (2 * side, 2 * side))
     yield _of_images("seen", seen, dense_rows)
-    for name, rows in view_tests(questions, seen):
+    for name, rows in view_tests(questions, seen, larger):
         groups = {"axes": [row.group for row in rows]} if name.endswith("held_out") else {}
         yield name, partial(view_outcomes, rows=rows), groups
     for axis in AXES:
@@ -62,11 +63,12 @@ def tests(questions: int, side: int) -> Iterator[Test]:
     yield _of_images("old_seen", ask_about("seen", questions, (side, side)), dense_rows)
     yield _of_images("old_unseen", ask_about("unseen", questions, (side, side)), dense_rows)
     yield _of_images("sparse25", seen, sparse_rows)
+    yield _of_images("sparse6", seen, partial(sparse_rows, share=0.06))
     yield _of_images("blank", seen, blind_rows)
     yield _of_images("another_image", seen, shuffled_rows)
-    for name, times, part in (("double_size", 2, 4), ("fourfold_size", 4, 8)):
-        large = (times * side, times * side)
-        yield _of_images(name, ask_wide("seen", max(1, questions // part), large), dense_rows)
+    yield _of_images("double_size", larger, dense_rows)
+    largest = ask_wide("seen", max(1, questions // 8), (4 * side, 4 * side))
+    yield _of_images("fourfold_size", largest, dense_rows)
 
 
 def _of_images(name: str, asked: list[Asked], make_rows: Callable[[Sequence[Asked]], list[Row]]) -> Test:
