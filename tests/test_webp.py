@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from arr_coc.images import decoding, reader
+from arr_coc.images import headers, reader
 from arr_coc.images.reader import read_image
 
 KINDS = ["lossy", "lossy alpha", "lossless", "lossless alpha", "animated", "animated alpha", "animated lossless alpha"]
@@ -125,9 +125,9 @@ def test_the_largest_is_read_and_a_larger_one_refused(file, monkeypatch):
     """12 bytes a pixel, 17 where transparency is stored apart: 4 and 9 more than any image may take."""
     for kind, more in (("lossy", 4), ("lossless alpha", 4), ("animated", 4), ("lossy alpha", 9), ("animated alpha", 9)):
         data = made(kind)
-        monkeypatch.setattr(decoding, "MOST_BESIDE", 50 * 37 * more)
+        monkeypatch.setattr(headers, "MOST_BESIDE", 50 * 37 * more)
         assert ours(data, file).shape == (37, 50, 3)
-        monkeypatch.setattr(decoding, "MOST_BESIDE", 50 * 37 * more - 1)
+        monkeypatch.setattr(headers, "MOST_BESIDE", 50 * 37 * more - 1)
         with pytest.raises(
             ValueError, match=r"^a\.webp: 50x37 is too large for such a WebP, .*; save it as PNG or JPEG$"
         ):

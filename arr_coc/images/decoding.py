@@ -9,10 +9,8 @@ from collections.abc import Iterator
 
 from PIL import Image, WebPImagePlugin
 
-from arr_coc.images.headers import PictureFile, Refused, check_size
+from arr_coc.images.headers import MOST_COST, PictureFile, Refused, check_size
 
-MOST_COST = 8  # bytes of memory a pixel, the finished image among them
-MOST_BESIDE = 12_000_000  # bytes that a WebP may take beside 8 a pixel; the box allows every image as many
 MOST_TWICE = 16_000_000  # pixels of a JPEG that must be read twice, which takes a second
 SPARE = 8 * 2**20  # bytes that the decoder of a JPEG or PNG may take beside 8 a pixel
 STRIP = 2**18  # pixels that are converted at a time; small enough to cost nothing, large enough to be quick
@@ -29,14 +27,6 @@ TURNS = {
 """What sets an image upright, by its orientation tag."""
 DEEP = ("I;16", "I;16B", "I;16L", "I")  # modes with 16 bits a value
 FROM_DEEP = [int(value * (255 / 65535)) for value in range(65536)]
-
-
-def check_webp(picture: PictureFile, name: str) -> None:
-    """Refuse a WebP that would take too much memory: over 3 megapixels, or 1.3 if it is lossy and transparent."""
-    most = int(MOST_BESIDE / (picture.held + 4 - MOST_COST)) if picture.format == "WEBP" else 0
-    if most and picture.width * picture.height > most:
-        says = f"{picture.width}x{picture.height} is too large for such a WebP, at most {most / 10**6:.1f} megapixels"
-        raise Refused(f"{name}: {says}; save it as PNG or JPEG")
 
 
 def decode(picture: PictureFile, name: str) -> Image.Image:

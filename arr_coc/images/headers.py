@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import IO
 
 FORMATS = ("JPEG", "PNG", "WEBP")
+MOST_COST = 8  # bytes of memory a pixel, the finished image among them
+MOST_BESIDE = 12_000_000  # bytes that a WebP may take beside 8 a pixel; the box allows every image as many
 MOST_PIXELS = 50_000_000
 MOST_ASPECT = 200  # Qwen's resizing refuses more
 MOST_PIECES = 20_000  # chunks or segments of one file; each costs microseconds, millions would cost seconds
@@ -279,3 +281,12 @@ def check_size(width: int, height: int, name: str) -> None:
         raise Refused(f"{name}: {width}x{height} is over {MOST_PIXELS // 10**6} megapixels; resize it first")
     if max(width, height) > MOST_ASPECT * min(width, height):
         raise Refused(f"{name}: {width}x{height} is longer than {MOST_ASPECT} to 1; crop it first")
+
+
+def check_picture(picture: PictureFile, name: str) -> None:
+    """By its header. A WebP may have 3 megapixels, 1.3 if it is lossy and transparent: they cost more memory."""
+    check_size(picture.width, picture.height, name)
+    most = int(MOST_BESIDE / (picture.held + 4 - MOST_COST)) if picture.format == "WEBP" else 0
+    if most and picture.width * picture.height > most:
+        says = f"{picture.width}x{picture.height} is too large for such a WebP, at most {most / 10**6:.1f} megapixels"
+        raise Refused(f"{name}: {says}; save it as PNG or JPEG")

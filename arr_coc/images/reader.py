@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.images import box
-from arr_coc.images.decoding import check_webp, decode, upright_rgb
-from arr_coc.images.headers import ORIENTATION, check_size, one_line, orientation_of, read_header
+from arr_coc.images.decoding import decode, upright_rgb
+from arr_coc.images.headers import ORIENTATION, check_picture, check_size, one_line, orientation_of, read_header
 
 MOST_BYTES = 20 * 1024 * 1024
 MOST_IMAGES = 8
@@ -101,8 +101,7 @@ def _from_file(file: IO[bytes], size: int, name: str, boxed: bool) -> Image.Imag
         raise ValueError(f"{name}: {size / 2**20:.0f} MB, at most {MOST_BYTES // 2**20} MB; save it smaller")
     with one_line(name):
         picture = read_header(file)
-        check_size(picture.width, picture.height, name)
-        check_webp(picture, name)
+        check_picture(picture, name)
         return box.BOX.decode(picture, name) if boxed or picture.is_risky else decode(picture, name)
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 sys.path += sys.argv[1:]
 
-from arr_coc.images.decoding import MOST_COST, decode, strips
-from arr_coc.images.headers import MOST_PIXELS, PictureFile, one_line
+from arr_coc.images.decoding import decode, strips
+from arr_coc.images.headers import MOST_COST, MOST_PIXELS, PictureFile, one_line
 
 try:
     import resource
