@@ -13,10 +13,11 @@ from PIL import Image
 
 from arr_coc import ARRCOCConfig
 from arr_coc.cli.run import run
-from arr_coc.data.sources import read_source
+from arr_coc.data.sources import FORMS, METRIC_OF, READERS, read_source
 from arr_coc.evaluation.field import main as field_main
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.data import (
+    METRICS,
     SMALL_TEXT,
     anls,
     batches,
@@ -184,6 +185,11 @@ def bench():
 @pytest.fixture(scope="module")
 def looked(bench):
     return make_batch(bench.owner, scene_pictures(6, SMALL, 3))
+
+
+def test_every_source_has_a_reader_and_a_score():
+    assert READERS.keys() == METRIC_OF.keys() == FORMS.keys() - {"scenes"}
+    assert set(METRIC_OF.values()) <= {*METRICS, "none"}
 
 
 def test_both_engines_answer_alike(bench, looked):
