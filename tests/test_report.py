@@ -621,6 +621,12 @@ def test_samples_of_another_run_are_not_used(tiny_field, tmp_path):
     assert "the answers or the images are not here" in text
 
 
+def test_a_side_of_hundreds_of_digits_is_no_file_and_no_error(tmp_path):
+    rows = [row("plain", 0.9, 1.0) | {"side": 10**300}]
+    (tmp_path / FIELD).write_text(json.dumps({"rows": rows, "runs": {}}))
+    assert [note.endswith("is not here") for note in Measured.of(tmp_path).notes] == [True]
+
+
 def test_a_broken_file_of_samples_is_named(tiny_field, tmp_path, capsys):
     (tmp_path / FIELD).write_bytes((tiny_field / FIELD).read_bytes())
     (tmp_path / "field.scenes-192.jsonl").write_text("{}\n")
