@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arr_coc.attending import TokenAllocator
 from arr_coc.balancing import cautious, multiply
-from arr_coc.config import SCORERS, ARRCOCConfig, FirstLook
+from arr_coc.config import DEPTH, SCORERS, ARRCOCConfig, FirstLook
 from arr_coc.knowing import InformationScorer, saliency
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, TexturePyramid
@@ -45,7 +45,7 @@ class LookTwiceSelector(Selector):
         layer: ARRCOCLayer | None = None,
         least: int = 64,
         most: int = 256,
-        depth: float = 0.65,
+        depth: float = DEPTH,
         information: float = EXPONENTS[0],
         perspectival: float = EXPONENTS[1],
         steepness: float = STEEPNESS,

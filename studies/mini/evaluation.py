@@ -1,6 +1,8 @@
-"""Evaluation of mini: how well it reads scenes, dense and sparse, and how well it guesses without them.
+"""Evaluation of mini on its first world: how well it reads scenes, dense and sparse, and guesses without them.
 
-python -m studies.mini.evaluation --model arr_coc/models/mini --questions 500 --out results/mini.json
+`studies/wide/evaluate.py` asks about both worlds, and makes results/mini.json.
+
+python -m studies.mini.evaluation --model arr_coc/models/mini --questions 500 --out out/first-world.json
 """
 
 import argparse
@@ -74,7 +76,7 @@ def reading_summary(found: Sequence[Outcome]) -> dict[str, object]:
 
 
 def evaluate(answerer: Answerer, questions: int, log: Callable[[str], None] = print, size: int = 512) -> dict[str, Any]:
-    """The whole report (`results/mini.json`), on images of `size` px and, for `px1024`, of twice that."""
+    """The whole report on the first world, on images of `size` px and, for `px1024`, of twice that."""
     started = time.perf_counter()
     seen = ask_about("seen", questions, (size, size))
     dense = outcomes(answerer, seen, dense_rows)
