@@ -51,12 +51,13 @@ TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torc
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
-    {"vision", "answers", "storage", "shapes"},
+    {"vision", "answers", "storage", "shapes", "memory"},
     {"request", "break_even", "adapting", "streaming"},
     {"language", "processor", "periphery"},
     {"first_look", "loading"},
     {"looking"},
     {"eager", "graphs", "tuned"},
+    {"chooser"},
     {"model", "batched"},
 )
 # Inside other rooms: which sub-room imports which.

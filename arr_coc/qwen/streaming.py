@@ -164,15 +164,15 @@ def noting(options: dict[str, Any]) -> tuple[TokenProbabilities, dict[str, Any]]
     return noted, {**options, "logits_processor": [*(options.get("logits_processor") or ()), noted]}
 
 
-def look_until_sure(look: Callable[[Any, Any], Answer], keep: Any, streamer: Any) -> Answer:
+def look_until_sure(look: Callable[[Any, Any], list[Answer]], keep: Any, streamer: Any) -> Answer:
     """The last answer of as many `look(keep, streamer)` as it takes, streamed once it is final."""
     held = Held()
-    answer = look(keep, held)
+    (answer,) = look(keep, held)
     looks = answer.looks
     while answer.confidence is not None and answer.confidence < UNSURE and answer.tokens_kept < answer.tokens_total:
         wanted = TIMES * answer.tokens_kept
         held = Held()
-        answer = look(wanted if wanted < answer.tokens_total else 1.0, held)
+        (answer,) = look(wanted if wanted < answer.tokens_total else 1.0, held)
         looks += answer.looks
     if streamer is not None:
         held.release(streamer)
