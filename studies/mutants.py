@@ -40,6 +40,7 @@ class Mutant:
 
 CHECKPOINTS, RUN, KILLS = "training/checkpoints.py", "training/run.py", "test_training_kills.py::"
 GUARD, SERVING, GUARDED = "demo/guarding.py", "demo/serving.py", "test_demo_guard.py::"
+GATE = "gateway.py"
 SECOND, FOREIGN = KILLS + "test_the_second_run", KILLS + "test_nothing_is_deleted"
 FORGED, SET = KILLS + "test_a_forged_checkpoint", GUARDED + "test_every_limit_of_the_server"
 LIES, SLOW = GUARDED + "test_a_body_that_lies", GUARDED + "test_a_slow_body"
@@ -75,18 +76,18 @@ MUTANTS = [
          KILLS + "test_a_run_that_is_asked_to_end"),
         ("a complete checkpoint stays", CHECKPOINTS, "if is_complete(final, list(tensors)):", "if False:",
          KILLS + "test_a_complete_checkpoint_is_never"),
-        ("size of a body", GUARD, "if self.got > self.limit:", "if False:", LIES),
-        ("size that is said", GUARD, "413: size > self.limit,", "413: False,", GUARDED + "test_a_body_that_says"),
-        ("slow bodies", GUARD, "asyncio.wait_for(self._receive(), max(0.0, left))", "self._receive()", SLOW),
-        ("Host and Origin", GUARD, "not all(map(_is_local, hosts))", "False", GUARDED + "test_a_name_that_leads_here"),
-        ("Origin", GUARD, '("host", "origin")', '("host",)', GUARDED + "test_a_name_that_leads_here"),
+        ("size of a body", GATE, "if self.got > self.limit:", "if False:", LIES),
+        ("size that is said", GATE, "413: self.size > self.limit", "413: False", GUARDED + "test_a_body_that_says"),
+        ("slow bodies", GATE, "asyncio.wait_for(self._receive(), max(0.0, left))", "self._receive()", SLOW),
+        ("Host and Origin", GATE, "not all(map(is_local, hosts))", "False", GUARDED + "test_a_name_that_leads_here"),
+        ("Origin", GATE, '("host", "origin")', '("host",)', GUARDED + "test_a_name_that_leads_here"),
         ("names that may be called", GUARD, "named[1] not in PUBLIC", "False", GUARDED + "test_only_what_is_public"),
         ("calls past the queue", GUARD, "await self._from_page()", "pass", GUARDED + "test_calls_past_the_queue"),
         ("uploads of a client", GUARD, "own + size <= MOST_OF_CLIENT and ", "", ROOM),
         ("uploads in all", GUARD, " and sum(taken for *_, taken in self.uploads) + size <= MOST_STORED", "", ROOM),
         ("uploads are counted", GUARD, "self.gate.uploads.append(", "print(", ROOM),
         ("errors are hidden", GUARD, 'message["status"] >= 400', "False", GUARDED + "test_errors_of_the_application"),
-        ("request ids", GUARD, '(b"x-request-id", self.number.encode())', "", GUARDED + "test_what_is_in_bounds"),
+        ("request ids", GATE, '(b"x-request-id", self.number.encode())', "", GUARDED + "test_what_is_in_bounds"),
         ("somebody listens", GUARD, "listened and (", "(", GUARDED + "test_nothing_begins"),
         ("what is given up", GUARD, "< PATIENCE:", "< 10**9:", GUARDED + "test_nothing_begins"),
         ("private handlers", GUARD, 'event.fn.api_visibility == "public"', "True", GUARDED + "test_what_is_not_public"),
@@ -95,13 +96,13 @@ MUTANTS = [
         ("turns of machines", GUARD, "self.served[lane[0]], self.served[lane]", "0, self.served[lane]", TURNS),
         ("closed pages are forgotten", GUARD, "sessions.session_data.pop(session, None)", "pass",
          GUARDED + "test_a_page_that_is_gone"),
-        ("lines that are held", GUARD, "before is None or before.response_complete", "False", GUARDED + "test_a_line"),
+        ("lines that are held", GATE, "before is None or before.response_complete", "False", GUARDED + "test_a_line"),
         ("queue", SERVING, "max_size=MOST_WAITING, ", "", SET),
         ("sessions", SERVING, "state_session_capacity=MOST_SESSIONS,", "", SET),
         ("size of an upload", SERVING, "max_file_size=MOST_BYTES,", "", SET),
-        ("connections", SERVING, "served.limit_concurrency = MOST_CONNECTIONS", "pass", SET),
-        ("password for other hosts", SERVING, "if password is None and not is_loopback(host):", "if False:", PASSWORD),
-        ("length of a password", SERVING, "len(password) < LEAST_PASSWORD", "False", PASSWORD),
+        ("connections", GATE, "config.limit_concurrency = MOST_CONNECTIONS", "pass", SET),
+        ("password for other hosts", GATE, "if secret is None and not is_loopback(host):", "if False:", PASSWORD),
+        ("length of a password", GATE, "len(secret) < LEAST_SECRET", "False", PASSWORD),
         ("old files", "demo/page.py", "delete_cache=(HOUR, HOUR)", "delete_cache=None", GUARDED + "test_old_files"),
         ("attention of long texts", "demo/ask.py", "attended <= MOST_ATTENDED", "True", DEMO + "test_the_attention_of"),
         ("memory of a session", "demo/microscope.py", "image=looked.picture)", "image=looked.asked.image)",
