@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,8 @@ class Exchange:
         """Hand it to the application, whose errors stay here."""
         try:
             await app(self.scope, self.receive, self.send)
+        except ClientDisconnect:
+            return
         except Exception as error:
             if not self.answered:  # once an answer has begun, it is the client that has gone
                 why = None if self.started else error

@@ -21,7 +21,7 @@ from arr_coc.qwen.eager import Preparer
 from arr_coc.qwen.loading import check_family, load_parts
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.memory import Memory
-from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pad_id_of
+from arr_coc.qwen.processor import Conversation, chat_tokens, check_question, encode_asked, pad_id_of
 from arr_coc.qwen.request import Hints, Request
 from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.qwen.vision import Geometry
@@ -120,15 +120,21 @@ class Chooser(nn.Module):
         return [image for row in chosen for image in row]
 
     def encode_question(
-        self, images: Images, question: str, history: History = (), keep: Any = None, **generate_kwargs: Any
+        self,
+        images: Images,
+        question: str,
+        history: History = (),
+        keep: Any = None,
+        system: str = "",
+        **generate_kwargs: Any,
     ) -> dict[str, Any]:
         """Read and encode one conversation, with its images as they were resized; users' mistakes end here."""
         if self.processor is None:
             raise ValueError("asking needs a processor: load the model with from_pretrained, or pass processor=")
-        check_question(question, history)
+        check_question(question, history, system)
         check_keeps(self.keep if keep is None else keep, 1)
         check_generation(generate_kwargs)
-        return encode_asked(self.processor, read_images(images), question, history)
+        return encode_asked(self.processor, Conversation(read_images(images), question, history, system))
 
     def _request(
         self,
