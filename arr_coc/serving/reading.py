@@ -78,7 +78,7 @@ class Wanted:
 def read_chat(body: Any, limits: Limits, model: str) -> Wanted:
     """A body of /v1/chat/completions; `model` is the name that is served."""
     given = _fields(body, FIELDS, model)
-    most = _one_of(given, ("max_completion_tokens", "max_tokens"), ANSWER_TOKENS)
+    most = _one_of(given, ("max_completion_tokens", "max_tokens"), min(ANSWER_TOKENS, limits.tokens))
     _check(type(most) is int and 1 <= most <= limits.tokens, "max_tokens", f"give 1 to {limits.tokens}")
     for name, (low, high) in {"temperature": (0, 2), "top_p": (0.001, 1)}.items():
         _check(name not in given or _is_number(given[name], low, high), name, f"give a number from {low} to {high}")
