@@ -126,11 +126,14 @@ MOST_SECONDS = 1.0  # for a chat template, which takes a millisecond
 
 @contextlib.contextmanager
 def _cut_off() -> Iterator[None]:
-    """A template comes with the model, and can loop for ever: it is ended in time. Traces calls, and its lines."""
-    end, before = time.monotonic() + MOST_SECONDS, sys.gettrace()
+    """A template comes with the model, and can loop for ever: it is ended in time. Traces calls, and its lines.
+
+    The time is that of this thread alone: others may keep it waiting.
+    """
+    end, before = time.thread_time() + MOST_SECONDS, sys.gettrace()
 
     def watch(frame: Any, *_: Any) -> Any:
-        if time.monotonic() > end:
+        if time.thread_time() > end:
             raise ValueError(f"the model's chat template takes over {MOST_SECONDS:.0f} s; copy the model again")
         return watch if frame.f_code.co_filename == "<template>" else None
 
