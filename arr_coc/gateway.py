@@ -72,6 +72,7 @@ def is_secret(given: str, secret: str) -> bool:
 class Exchange:
     """One request and its answer. `limit` are the bytes of its body at most, `local` that it is for this machine."""
 
+    retry_after = 1  # seconds, where there was no room
     headers_of_ours: tuple[tuple[bytes, bytes], ...] = ((b"x-content-type-options", b"nosniff"),)
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int, local: bool) -> None:
@@ -148,7 +149,7 @@ class Exchange:
             return
         self.answered = True
         headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *self._own_headers()]
-        headers += [(b"retry-after", b"1")] if status == 429 else []
+        headers += [(b"retry-after", str(self.retry_after).encode())] if status == 429 else []
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": json.dumps(self.refusal(status)).encode()})
 

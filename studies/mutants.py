@@ -40,7 +40,8 @@ class Mutant:
 
 CHECKPOINTS, RUN, KILLS = "training/checkpoints.py", "training/run.py", "test_training_kills.py::"
 GUARD, SERVING, GUARDED = "demo/guarding.py", "demo/serving.py", "test_demo_guard.py::"
-GATE = "gateway.py"
+GATE, API, LINE = "gateway.py", "serving/app.py", "serving/line.py"
+READING, FETCHING, API_GATE = "serving/reading.py", "serving/fetching.py", "test_serving_gate.py::"
 SECOND, FOREIGN = KILLS + "test_the_second_run", KILLS + "test_nothing_is_deleted"
 FORGED, SET = KILLS + "test_a_forged_checkpoint", GUARDED + "test_every_limit_of_the_server"
 LIES, SLOW = GUARDED + "test_a_body_that_lies", GUARDED + "test_a_slow_body"
@@ -103,6 +104,22 @@ MUTANTS = [
         ("connections", GATE, "config.limit_concurrency = MOST_CONNECTIONS", "pass", SET),
         ("password for other hosts", GATE, "if secret is None and not is_loopback(host):", "if False:", PASSWORD),
         ("length of a password", GATE, "len(secret) < LEAST_SECRET", "False", PASSWORD),
+        ("key of the API", API, "401: not is_let_in, ", "", API_GATE + "test_without_the_key"),
+        ("requests at once", API, "429: self.full, ", "", API_GATE + "test_so_many_at_once"),
+        ("faults of the API", API, "if self.status != 500:", "if True:", API_GATE + "test_a_fault_is_told"),
+        ("pixels of a request", API, "> service.limits.pixels:", "> 10**12:", API_GATE + "test_what_is_wrong_is_told"),
+        ("the client leaves", API, "self._ticket.left.set()", "pass", API_GATE + "test_a_client_that_leaves"),
+        ("places of the line", LINE, "len(self.taken) >= self.places", "False", API_GATE + "test_a_full_line"),
+        ("pixels of the line", LINE, "held + pixels > MOST_PIXELS_IN_ALL", "False", API_GATE + "test_so_many_pixels"),
+        ("each alone", LINE, "if len(batch) > 1 and not ticket.spoke.is_set():", "if False:", API_GATE + "test_one_bad"),
+        ("unknown fields", READING, "name in known, ", "True, ", API_GATE + "test_what_is_wrong_is_told"),
+        ("a plain 1 is all", READING, "1.0 if type(found[0]) is int and found[0] == 1 else found[0]", "found[0]",
+         API_GATE + "test_a_plain_one"),
+        ("public addresses", FETCHING, "not all(map(is_public, found))", "False", API_GATE + "test_one_address_inside"),
+        ("addresses inside addresses", FETCHING, "any(found in network for network in EMBEDDING)", "False", API_GATE
+         + "test_nothing_is_fetched"),
+        ("redirects", FETCHING, "if answer.status != 200:", "if False:", API_GATE + "test_what_leads_away"),
+        ("hosts that were named", FETCHING, "or not has_name ", "", API_GATE + "test_nothing_is_fetched"),
         ("old files", "demo/page.py", "delete_cache=(HOUR, HOUR)", "delete_cache=None", GUARDED + "test_old_files"),
         ("attention of long texts", "demo/ask.py", "attended <= MOST_ATTENDED", "True", DEMO + "test_the_attention_of"),
         ("memory of a session", "demo/microscope.py", "image=looked.picture)", "image=looked.asked.image)",

@@ -90,7 +90,7 @@ class Gate:
 class PageExchange(Exchange):
     """One request to the page, and its answer."""
 
-    headers_of_ours = HEADERS
+    retry_after, headers_of_ours = 3600, HEADERS
 
     def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
         self.gate, self.is_upload = gate, str(scope["path"]).endswith("/upload")

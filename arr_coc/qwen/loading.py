@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, PretrainedConfig
+from transformers.utils import logging as transformers_logging
 
 from arr_coc.config import ARRCOCConfig, check_generation
 from arr_coc.layer import ARRCOCLayer
@@ -137,7 +138,11 @@ def load_stock(
         depth = config.text_config.num_hidden_layers
         config.text_config.num_hidden_layers = depth if layers is None else max(1, layers(config))
         how = {"dtype": dtype, "use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
+        said = transformers_logging.get_verbosity()
+        if layers is not None:
+            transformers_logging.set_verbosity_error()  # it would list the layers that are left out
         model, info = AutoModelForImageTextToText.from_pretrained(base, config=config, **how, **kwargs)
+        transformers_logging.set_verbosity(said)
         left = {name for name in info["unexpected_keys"] if layers is not None and DECODER in name}
         for what in ("missing", "unexpected", "mismatched"):
             for name in sorted(set(map(str, info[f"{what}_keys"])) - left):

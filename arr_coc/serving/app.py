@@ -1,16 +1,13 @@
 """The server: OpenAI's paths over a line of requests, every limit set, and nothing of a fault but its number told."""
 
 import asyncio
-import base64
-import io
 import json
 import logging
-import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,12 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from arr_coc.gateway import Exchange, hurry, is_secret
 from arr_coc.images.reader import read_image
-from arr_coc.qwen.answers import ImageSelection
 from arr_coc.serving.engine import Delivered, Outcome, Ticket
 from arr_coc.serving.fetching import image_bytes
 from arr_coc.serving.line import RETRY_SECONDS, Line
 from arr_coc.serving.reading import ApiError, Limits, Wanted, read_chat, read_choice
-from arr_coc.viewing import kept_overlay
+from arr_coc.serving.telling import Chat, choice, usage
 
 logger = logging.getLogger(__name__)
 Made = TypeVar("Made")
@@ -111,53 +107,72 @@ class Visit:
         self.service, self.wanted, self.chooses = service, wanted, chooses
         self.pictures: list[Image.Image] = []
         self._delivered: asyncio.Queue[Delivered] = asyncio.Queue()
-        self._ticket: Ticket | None = None
-        self._held = ExitStack()
-        service.line.take()
-        self._held.callback(service.line.give_back)
+        self._ticket: Ticket | None = None  # until it is answered
+        service.line.take(self)
 
     async def enter(self) -> None:
         """Read the images, encode, and wait in line."""
-        line, wanted = self.service.line, self.wanted
-        try:
-            self.pictures = await asyncio.to_thread(_read, wanted, self.service)
-            self._held.enter_context(line.holding(sum(one.width * one.height for one in self.pictures)))
-            inputs = await asyncio.to_thread(line.engine.encode, wanted, self.pictures)
-        except ValueError as error:
-            raise ApiError(str(error)) from None
-        loop = asyncio.get_running_loop()
+        line, wanted, loop = self.service.line, self.wanted, asyncio.get_running_loop()
 
         def deliver(what: Delivered) -> None:
             loop.call_soon_threadsafe(self._delivered.put_nowait, what)
 
-        self._ticket = Ticket(wanted, inputs, deliver, self.chooses)
-        line.join(self._ticket)
+        try:
+            self.pictures = await asyncio.to_thread(_read, wanted, self.service)
+            line.hold(self, sum(one.width * one.height for one in self.pictures))
+            inputs = await asyncio.to_thread(line.engine.encode, wanted, self.pictures)
+            self._ticket = Ticket(wanted, inputs, deliver, self.chooses)
+            line.join(self._ticket)
+        except ValueError as error:
+            self.release()
+            raise ApiError(str(error)) from None
+        except BaseException:
+            self.release()
+            raise
 
     async def pieces(self) -> AsyncIterator[str | Outcome]:
         """Of a streamed answer as they come; at last, for any, the outcome."""
-        while True:
+        item: Delivered = ""
+        while isinstance(item, str):
             item = await self._delivered.get()
+            self._ticket = self._ticket if isinstance(item, str) else None
             if isinstance(item, Exception):
                 raise item
             if isinstance(item, Outcome):
                 self.service.line.note(item)
-                self._ticket = None
             yield item
-            if isinstance(item, Outcome):
-                return
 
-    async def outcome(self) -> Outcome:
-        async for item in self.pieces():
-            if isinstance(item, Outcome):
-                return item
-        raise AssertionError("every answer ends with its outcome")
+    async def whole(self) -> Outcome:
+        """All at once."""
+        await self.enter()
+        try:
+            *_, outcome = [item async for item in self.pieces()]
+        finally:
+            self.release()
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    async def events(self) -> AsyncIterator[str]:
+        """Of a stream, once it was entered."""
+        told = Chat(self.service.model)
+        yield told.event({"role": "assistant", "content": ""})
+        try:
+            async for item in self.pieces():
+                yield told.event({"content": item}) if isinstance(item, str) else told.event({}, item.ended)
+                if self.wanted.include_usage and isinstance(item, Outcome):
+                    yield told.event(None, usage=usage(item))
+        except Exception as error:
+            if not isinstance(error, ApiError):
+                logger.error("error %s of a stream: %s", told.number, type(error).__name__, exc_info=error)
+                error = ApiError(f"a fault of the server: its log has it under {told.number}", 500)
+            yield f"data: {json.dumps(error.body())}\n\n"
+        yield "data: [DONE]\n\n"
 
     def release(self) -> None:
         if self._ticket is not None:
             self._ticket.left.set()
             self.service.line.metrics.add("left_total")
-            self._ticket = None
-        self._held.close()
+        self.service.line.give_back(self)
 
 
 def _read(wanted: Wanted, service: Service) -> list[Image.Image]:
@@ -187,76 +202,6 @@ async def unless_left(request: Request, work: Coroutine[Any, Any, Made]) -> Made
     finally:
         task.cancel()
         left.cancel()
-
-
-# ---------------------------------------------------------------- what is told
-
-
-def _usage(outcome: Outcome) -> dict[str, Any]:
-    seen, new = outcome.prompt_tokens, outcome.new_tokens
-    visual = {"visual_tokens_kept": outcome.tokens_kept, "visual_tokens_total": outcome.tokens_total}
-    return {"prompt_tokens": seen, "completion_tokens": new, "total_tokens": seen + new, **visual}
-
-
-def _about(image: ImageSelection) -> dict[str, Any]:
-    """What was kept of one image, and why."""
-    about = {"grid": list(image.grid), "tokens_kept": image.tokens_kept, "tokens_total": image.tokens_total}
-    small = None if image.periphery is None else list(image.periphery)
-    return {**about, "periphery": small, "strategy": image.strategy, "reason": image.reason}
-
-
-def _choice(outcome: Outcome, pictures: Sequence[Image.Image], overlay: bool) -> list[dict[str, Any]]:
-    """Every image with its kept cells and scores (rows of cells), and a picture of it if that is wanted."""
-    told: list[dict[str, Any]] = []
-    for image, picture in zip(outcome.images, pictures, strict=True):
-        scores = None if image.relevance is None else image.relevance.cpu().float().nan_to_num(0.0).tolist()
-        rounded = None if scores is None else [[round(one, 4) for one in row] for row in scores]
-        told.append({**_about(image), "kept": image.kept.tolist(), "scores": rounded})
-        if overlay:
-            written = io.BytesIO()
-            kept_overlay(picture, image.mask.cpu(), image.periphery).save(written, "PNG")
-            told[-1]["overlay"] = "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
-    return told
-
-
-class Chat:
-    """One completion, as a whole or as the events of a stream."""
-
-    def __init__(self, visit: Visit) -> None:
-        self.visit, self.number, self.created = visit, f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
-
-    def _document(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        about = {"id": self.number, "object": kind, "created": self.created, "model": self.visit.service.model}
-        return {**about, "choices": choices, **more}
-
-    def whole(self, outcome: Outcome) -> dict[str, Any]:
-        message = {"role": "assistant", "content": outcome.text}
-        choice = {"index": 0, "message": message, "finish_reason": outcome.ended, "logprobs": None}
-        about = {"images": [_about(image) for image in outcome.images], "notices": list(outcome.notices)}
-        times = {part: round(ms, 2) for part, ms in outcome.timings_ms.items()}
-        usage = _usage(outcome)
-        return self._document("chat.completion", [choice], usage=usage, arr_coc={**about, "timings_ms": times})
-
-    def _event(self, delta: dict[str, str] | None, ended: str | None = None, **more: Any) -> str:
-        choice = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": ended, "logprobs": None}]
-        return f"data: {json.dumps(self._document('chat.completion.chunk', choice, **more))}\n\n"
-
-    async def events(self) -> AsyncIterator[str]:
-        yield self._event({"role": "assistant", "content": ""})
-        try:
-            async for item in self.visit.pieces():
-                if isinstance(item, str):
-                    yield self._event({"content": item})
-                    continue
-                yield self._event({}, item.ended)
-                if self.visit.wanted.include_usage:
-                    yield self._event(None, usage=_usage(item))
-        except Exception as error:
-            if not isinstance(error, ApiError):
-                logger.error("error %s of a stream: %s", self.number, type(error).__name__, exc_info=error)
-                error = ApiError(f"a fault of the server: its log has it under {self.number}", 500)
-            yield f"data: {json.dumps(error.body())}\n\n"
-        yield "data: [DONE]\n\n"
 
 
 class Streamed(StreamingResponse):
@@ -315,38 +260,21 @@ def build(service: Service) -> ASGIApp:
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         visit = Visit(service, read_chat(await _body(request), service.limits, name))
-        told = Chat(visit)
-        try:
+        if visit.wanted.stream:
             await unless_left(request, visit.enter())
-            if visit.wanted.stream:
-                return Streamed(told.events(), visit.release)
-            outcome = await unless_left(request, visit.outcome())
-        except BaseException:
-            visit.release()
-            raise
-        visit.release()
-        return JSONResponse(told.whole(outcome))
+            return Streamed(visit.events(), visit.release)
+        return JSONResponse(Chat(name).whole(await unless_left(request, visit.whole())))
 
     @app.post("/v1/arr_coc/select")
     async def select(request: Request) -> Response:
         visit = Visit(service, read_choice(await _body(request), service.limits, name), chooses=True)
-        try:
-            await unless_left(request, visit.enter())
-            outcome = await unless_left(request, visit.outcome())
-            images = await asyncio.to_thread(_choice, outcome, visit.pictures, visit.wanted.overlay)
-        finally:
-            visit.release()
-        return JSONResponse({"object": "arr_coc.choice", "model": name, "usage": _usage(outcome), "images": images})
+        outcome = await unless_left(request, visit.whole())
+        told = await asyncio.to_thread(choice, name, outcome, visit.pictures, visit.wanted.overlay)
+        return JSONResponse(told)
 
     @app.get("/v1/models")
     async def models() -> Response:
         return JSONResponse({"object": "list", "data": [served]})
-
-    @app.get("/v1/models/{wanted:path}")
-    async def model(wanted: str) -> Response:
-        if wanted != name:
-            raise ApiError(f"no such model here: give {name!r}", 404, "model", "model_not_found")
-        return JSONResponse(served)
 
     @app.get("/health")
     async def health() -> Response:

@@ -6,8 +6,6 @@ While a batch is answered others gather, and make up the next one: nobody is kep
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from arr_coc.comparing import is_out_of_memory, release_memory
 from arr_coc.images.reader import MOST_PIXELS_IN_ALL
@@ -27,7 +25,7 @@ class Line:
 
     def __init__(self, engine: Engine, metrics: Metrics, batch: int = MOST_BATCH, places: int = MOST_PLACES) -> None:
         self.engine, self.metrics, self.batch, self.places = engine, metrics, batch, places
-        self.taken, self.pixels = 0, 0
+        self.taken: dict[object, int] = {}  # whoever has a place -> pixels of its images
         self.waiting: deque[Ticket] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -38,29 +36,23 @@ class Line:
         self.metrics.add("refused_full_total")
         return ApiError(f"too many requests wait: come back in {RETRY_SECONDS} s", 429)
 
-    def take(self) -> None:
+    def take(self, who: object) -> None:
         """A place, if there is one."""
         with self._changed:
-            if self.taken >= self.places:
+            if len(self.taken) >= self.places:
                 raise self._refuse()
-            self.taken += 1
+            self.taken[who] = 0
 
-    def give_back(self) -> None:
-        with self._changed:
-            self.taken -= 1
-
-    @contextmanager
-    def holding(self, pixels: int) -> Iterator[None]:
+    def hold(self, who: object, pixels: int) -> None:
         """Room for the pixels of a request: so many of all requests together, but any request alone."""
         with self._changed:
-            if self.pixels and self.pixels + pixels > MOST_PIXELS_IN_ALL:
+            held = sum(self.taken.values())
+            if held and held + pixels > MOST_PIXELS_IN_ALL:
                 raise self._refuse()
-            self.pixels += pixels
-        try:
-            yield
-        finally:
-            with self._changed:
-                self.pixels -= pixels
+            self.taken[who] = pixels
+
+    def give_back(self, who: object) -> None:
+        self.taken.pop(who, None)
 
     def join(self, ticket: Ticket) -> None:
         with self._changed:
@@ -97,13 +89,13 @@ class Line:
 
     def _serve(self, batch: list[Ticket]) -> None:
         """Answer a batch. If it goes wrong, each alone, so that nobody suffers from another's question."""
+        self.metrics.add("batches_total")
+        self.metrics.add("batch_rows_total", len(batch))
         try:
             if batch[0].chooses:
                 batch[0].deliver(self.engine.choose(batch[0]))
             else:
                 self.engine.answer(batch)
-            self.metrics.add("batches_total")
-            self.metrics.add("batch_rows_total", len(batch))
         except Exception as error:
             if is_out_of_memory(error):
                 release_memory()
@@ -125,5 +117,5 @@ class Line:
 
     def gauges(self) -> dict[str, float]:
         memory = self.engine.memory
-        places = {"places_taken": self.taken, "waiting": len(self.waiting)}
+        places = {"places_taken": len(self.taken), "waiting": len(self.waiting)}
         return {**places, "cache_bytes": memory.size, "cache_hits": memory.hits, "cache_misses": memory.misses}

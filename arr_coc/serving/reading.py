@@ -3,7 +3,7 @@
 Nothing is fetched, decoded or loaded here; an engine other than ours reads requests with the same functions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,7 @@ class Wanted:
 def read_chat(body: Any, limits: Limits, model: str) -> Wanted:
     """A body of /v1/chat/completions; `model` is the name that is served."""
     given = _fields(body, FIELDS, model)
-    most = _one_of(given, ("max_completion_tokens", "max_tokens"), min(ANSWER_TOKENS, limits.tokens))
+    most = given.get("max_completion_tokens", given.get("max_tokens", min(ANSWER_TOKENS, limits.tokens)))
     _check(type(most) is int and 1 <= most <= limits.tokens, "max_tokens", f"give 1 to {limits.tokens}")
     for name, (low, high) in {"temperature": (0, 2), "top_p": (0.001, 1)}.items():
         _check(name not in given or _is_number(given[name], low, high), name, f"give a number from {low} to {high}")
@@ -114,10 +114,6 @@ def _check(right: bool, param: str, what_to_do: str) -> None:
 
 def _is_number(value: Any, low: float, high: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
-
-
-def _one_of(given: Mapping[str, Any], names: Iterable[str], default: Any) -> Any:
-    return next((given[name] for name in names if name in given), default)
 
 
 def _fields(body: Any, known: set[str], model: str) -> dict[str, Any]:
