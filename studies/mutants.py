@@ -111,7 +111,7 @@ MUTANTS = [
         ("the client leaves", API, "self._ticket.left.set()", "pass", API_GATE + "test_a_client_that_leaves"),
         ("places of the line", LINE, "len(self.taken) >= self.places", "False", API_GATE + "test_a_full_line"),
         ("pixels of the line", LINE, "held + pixels > MOST_PIXELS_IN_ALL", "False", API_GATE + "test_so_many_pixels"),
-        ("each alone", LINE, "if len(batch) > 1 and not ticket.spoke.is_set():", "if False:", API_GATE + "test_one_bad"),
+        ("each alone", LINE, "len(batch) > 1 and not ticket.spoke.is_set()", "False", API_GATE + "test_one_bad"),
         ("unknown fields", READING, "name in known, ", "True, ", API_GATE + "test_what_is_wrong_is_told"),
         ("a plain 1 is all", READING, "1.0 if type(found[0]) is int and found[0] == 1 else found[0]", "found[0]",
          API_GATE + "test_a_plain_one"),

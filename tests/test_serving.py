@@ -275,14 +275,14 @@ def test_eight_clients_for_ten_minutes(seconds, client, pictures, cases, served)
     until, sizes = time.monotonic() + seconds, []
 
     def ask(number):
-        case, asked_for = cases[number % len(cases)], 0
+        answered = 0
         while time.monotonic() < until:
+            number = (number + 5) % len(cases)
             with contextlib.suppress(openai.RateLimitError):
-                one = client.chat.completions.create(**request(pictures, case))
-                check(case, one.choices[0].message.content, one.usage)
-                asked_for += 1
-            case = cases[(cases.index(case) + 5) % len(cases)]
-        return asked_for
+                one = client.chat.completions.create(**request(pictures, cases[number]))
+                check(cases[number], one.choices[0].message.content, one.usage)
+                answered += 1
+        return answered
 
     with ThreadPoolExecutor(8) as clients:
         running = [clients.submit(ask, 2 * number) for number in range(8)]
