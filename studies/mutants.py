@@ -105,7 +105,7 @@ MUTANTS = [
         ("password for other hosts", GATE, "if secret is None and not is_loopback(host):", "if False:", PASSWORD),
         ("length of a password", GATE, "len(secret) < LEAST_SECRET", "False", PASSWORD),
         ("key of the API", API, "401: not is_let_in, ", "", API_GATE + "test_without_the_key"),
-        ("requests at once", API, "429: self.full, ", "", API_GATE + "test_so_many_at_once"),
+        ("requests at once", API, "429: self.full and", "429: False and", API_GATE + "test_so_many_at_once"),
         ("faults of the API", API, "if self.status != 500:", "if True:", API_GATE + "test_a_fault_is_told"),
         ("pixels of a request", API, "> service.limits.pixels:", "> 10**12:", API_GATE + "test_what_is_wrong_is_told"),
         ("the client leaves", API, "self._ticket.left.set()", "pass", API_GATE + "test_a_client_that_leaves"),

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+import tiny
 import torch
 from api_server import asked, data_uri, serving
 from demo_server import free_port, started
@@ -22,7 +23,8 @@ from PIL import Image
 from arr_coc.demo.models import process_megabytes
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.streaming import RowStreamer, RowText
-from arr_coc.serving.engine import PlainEngine
+from arr_coc.serving.engine import Outcome, PlainEngine, Ticket
+from arr_coc.serving.reading import Wanted
 from arr_coc_scenes import draw_scene, make_scene
 
 ROOT = Path(__file__).parent.parent
@@ -238,6 +240,28 @@ def test_rows_end_by_themselves():
     left = RowStreamer(Letters(), [0], [RowText(9, (), None, gone.is_set)])
     gone.set()
     assert left(torch.zeros(1, 1), None).tolist() == [True]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("selector", ["look_twice", "arr_coc"])
+def test_a_batch_is_its_rows_on_both_paths(fast, selector):
+    """Rows of different lengths and dials; one that nobody waits for neither speaks nor holds up the others."""
+    owner = tiny.wrapped(tiny.stock(), selector=selector, fast=fast, break_even=0)
+    engine, told, gone = PlainEngine(owner), [[], [], []], threading.Event()
+    gone.set()
+    about = [(tiny.picture(160, 128), 0.3, 7), (tiny.picture(96, 64, seed=1), 0.6, 4), (tiny.picture(), 1.0, 9)]
+    tickets = []
+    for (picture, keep, most), heard in zip(about, told, strict=True):
+        wanted = Wanted((), "what is this?", (), "", keep, most, stream=True)
+        left = gone if most == 9 else threading.Event()
+        tickets.append(Ticket(wanted, engine.encode(wanted, [picture]), heard.append, left=left))
+    engine.answer(tickets)
+    for (picture, keep, most), heard in zip(about[:2], told, strict=False):
+        answer, (*pieces, outcome) = owner.ask(picture, "what is this?", keep=keep, max_new_tokens=most), heard
+        assert "".join(pieces) == outcome.text == answer.text
+        assert (outcome.ended, outcome.new_tokens, outcome.tokens_kept) == ("length", most, answer.tokens_kept)
+    assert [type(item) for item in told[2]] == [Outcome]
+    assert told[2][0].new_tokens < 9
 
 
 # ---------------------------------------------------------------- ending

@@ -410,9 +410,10 @@ def test_a_slow_body_is_cut_off(served, monkeypatch):
 
 def test_so_many_at_once(monkeypatch, web):
     monkeypatch.setattr(app, "MOST_OPEN", 0)
-    answer = web.get("/v1/models")
+    answer = web.post(CHAT, json=body())
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
     assert refused(answer)["code"] == "rate_limit_exceeded"
+    assert web.get("/health").status_code == web.get("/metrics").status_code == 200
 
 
 # ---------------------------------------------------------------- the line

@@ -30,7 +30,7 @@ from arr_coc.serving.telling import Chat, choice, usage
 logger = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
-MOST_OPEN = 64  # requests whose body may be on its way at once
+MOST_OPEN = 64  # requests at once, those whose body is on its way among them; beyond, it still says how it is
 LAST_SECONDS = 120  # for what runs, once the system asks to end
 OPEN_PATHS = ("/health",)  # without the key
 LEFT = 499  # the status of a request whose client did not wait, for the metrics alone
@@ -64,7 +64,7 @@ class ApiExchange(Exchange):
     def wrong(self) -> dict[int, bool]:
         key, given = self.service.key, self.headers.get("authorization", "")
         is_let_in = key is None or self.path in OPEN_PATHS or is_secret(given, f"Bearer {key}")
-        return {401: not is_let_in, 429: self.full, **super().wrong()}
+        return {401: not is_let_in, 429: self.full and self.scope["method"] == "POST", **super().wrong()}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
