@@ -117,7 +117,7 @@ MUTANTS = [
          API_GATE + "test_a_plain_one"),
         ("public addresses", FETCHING, "not all(map(is_public, found))", "False", API_GATE + "test_one_address_inside"),
         ("addresses inside addresses", FETCHING, "any(found in network for network in EMBEDDING)", "False", API_GATE
-         + "test_nothing_is_fetched"),
+         + "test_addresses_that_are"),
         ("redirects", FETCHING, "if answer.status != 200:", "if False:", API_GATE + "test_what_leads_away"),
         ("hosts that were named", FETCHING, "or not has_name ", "", API_GATE + "test_nothing_is_fetched"),
         ("old files", "demo/page.py", "delete_cache=(HOUR, HOUR)", "delete_cache=None", GUARDED + "test_old_files"),

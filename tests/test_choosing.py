@@ -6,8 +6,7 @@ import torch
 
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen import ARRCOCQwen, vision
-from arr_coc.qwen.chooser import Chooser
+from arr_coc.qwen import ARRCOCQwen, Chooser, vision
 from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.processor import Conversation
 from arr_coc.selectors import SELECTORS
