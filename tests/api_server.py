@@ -14,7 +14,7 @@ from PIL import Image
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.memory import Memory
 from arr_coc.serving.app import Service, make_server
-from arr_coc.serving.engine import Engine, Outcome
+from arr_coc.serving.engine import Engine, Finished
 from arr_coc.serving.line import Line
 from arr_coc.serving.metrics import Metrics
 from arr_coc.serving.reading import Limits
@@ -87,4 +87,4 @@ class Stub:
 
     def outcome(self, text):
         image = ImageSelection((2, 2), torch.tensor([1]), torch.rand(2, 2), {}, {}, {}, "relevance", "because")
-        return Outcome(text, "stop", 9, 2, [image])
+        return Finished(text, "stop", 9, 2, [image])

@@ -23,7 +23,7 @@ from PIL import Image
 from arr_coc.demo.models import process_megabytes
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.streaming import RowStreamer, RowText
-from arr_coc.serving.engine import Outcome, PlainEngine, Ticket
+from arr_coc.serving.engine import Finished, InProcessEngine, Ticket
 from arr_coc.serving.reading import Wanted
 from arr_coc_scenes import draw_scene, make_scene
 
@@ -51,7 +51,7 @@ def cases(owner, pictures):
 
 @pytest.fixture(scope="module")
 def served(owner, cases):
-    with serving(PlainEngine(owner)) as (url, line):
+    with serving(InProcessEngine(owner)) as (url, line):
         yield url, line
 
 
@@ -247,7 +247,7 @@ def test_rows_end_by_themselves():
 def test_a_batch_is_its_rows_on_both_paths(fast, selector):
     """Rows of different lengths and dials; one that nobody waits for neither speaks nor holds up the others."""
     owner = tiny.wrapped(tiny.stock(), selector=selector, fast=fast, break_even=0)
-    engine, told, gone = PlainEngine(owner), [[], [], []], threading.Event()
+    engine, told, gone = InProcessEngine(owner), [[], [], []], threading.Event()
     gone.set()
     about = [(tiny.picture(160, 128), 0.3, 7), (tiny.picture(96, 64, seed=1), 0.6, 4), (tiny.picture(), 1.0, 9)]
     tickets = []
@@ -260,7 +260,7 @@ def test_a_batch_is_its_rows_on_both_paths(fast, selector):
         answer, (*pieces, outcome) = owner.ask(picture, "what is this?", keep=keep, max_new_tokens=most), heard
         assert "".join(pieces) == outcome.text == answer.text
         assert (outcome.ended, outcome.new_tokens, outcome.tokens_kept) == ("length", most, answer.tokens_kept)
-    assert [type(item) for item in told[2]] == [Outcome]
+    assert [type(item) for item in told[2]] == [Finished]
     assert told[2][0].new_tokens < 9
 
 

@@ -292,7 +292,7 @@ def test_without_domains_nothing_is_looked_up(network):
 def test_addresses_that_are_not_public(family):
     """Those of this machine and of networks inside, and those that hold another address, even a public one."""
     known = {
-        "v4": "0.0.0.0 10.1.2.3 100.64.0.1 127.0.0.1 169.254.169.254 172.31.0.1 192.168.0.1 198.18.0.1 224.0.0.1 240.0.0.1",
+        "v4": "0.0.0.0 10.1.2.3 100.64.0.1 127.0.0.1 169.254.169.254 172.31.0.1 192.168.0.1 198.18.0.1 224.0.0.1",
         "v6": ":: ::1 fe80::1 fe80::1%eth0 fc00::1 fd12::1 fec0::1 ff02::1 2001:db8::1 ::ffff:10.0.0.1",
         "inside": "64:ff9b::808:808 64:ff9b:1::808:808 2002:808:808:: 2001:0:808:808:: ::8.8.8.8",
     }

@@ -54,7 +54,7 @@ def serve(
     from arr_coc.gateway import check_port, check_secret, is_loopback
     from arr_coc.serving.app import Service
     from arr_coc.serving.app import serve as run
-    from arr_coc.serving.engine import PlainEngine
+    from arr_coc.serving.engine import InProcessEngine
     from arr_coc.serving.line import Line
     from arr_coc.serving.metrics import Metrics
     from arr_coc.serving.reading import Limits
@@ -67,7 +67,7 @@ def serve(
     loaded.keep = loaded.keep if dial is None else dial
     name = Path(model).name if Path(model).exists() else model
     limits = Limits(max_body << 20, max_images, max_megapixels * 10**6, max_tokens)
-    line = Line(PlainEngine(loaded), Metrics(), batch, queue)
+    line = Line(InProcessEngine(loaded), Metrics(), batch, queue)
     service = Service(line, name, limits, api_key, tuple(allow_media_domains or ()), is_loopback(host))
     teller(quiet)(f"{name} answers at http://{f'[{host}]' if ':' in host else host}:{port}/v1 (Ctrl-C ends it)")
     run(service, host, port)

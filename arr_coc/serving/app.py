@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from arr_coc.gateway import Exchange, hurry, is_secret
 from arr_coc.images.reader import read_image
-from arr_coc.serving.engine import Delivered, Outcome, Ticket
+from arr_coc.serving.engine import Delivered, Finished, Ticket
 from arr_coc.serving.fetching import image_bytes
 from arr_coc.serving.line import RETRY_SECONDS, Line
 from arr_coc.serving.reading import ApiError, Limits, Wanted, read_chat, read_choice
@@ -130,7 +130,7 @@ class Visit:
             self.release()
             raise
 
-    async def pieces(self) -> AsyncIterator[str | Outcome]:
+    async def pieces(self) -> AsyncIterator[str | Finished]:
         """Of a streamed answer as they come; at last, for any, the outcome."""
         item: Delivered = ""
         while isinstance(item, str):
@@ -138,18 +138,18 @@ class Visit:
             self._ticket = self._ticket if isinstance(item, str) else None
             if isinstance(item, Exception):
                 raise item
-            if isinstance(item, Outcome):
+            if isinstance(item, Finished):
                 self.service.line.note(item)
             yield item
 
-    async def whole(self) -> Outcome:
+    async def whole(self) -> Finished:
         """All at once."""
         await self.enter()
         try:
             *_, outcome = [item async for item in self.pieces()]
         finally:
             self.release()
-        assert isinstance(outcome, Outcome)
+        assert isinstance(outcome, Finished)
         return outcome
 
     async def events(self) -> AsyncIterator[str]:
@@ -159,7 +159,7 @@ class Visit:
         try:
             async for item in self.pieces():
                 yield told.event({"content": item}) if isinstance(item, str) else told.event({}, item.ended)
-                if self.wanted.include_usage and isinstance(item, Outcome):
+                if self.wanted.include_usage and isinstance(item, Finished):
                     yield told.event(None, usage=usage(item))
         except Exception as error:
             if not isinstance(error, ApiError):

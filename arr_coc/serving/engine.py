@@ -18,7 +18,7 @@ from arr_coc.serving.reading import Wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Finished:
     """What came of a request; `text` is empty and `ended` is "" where only the choice was wanted."""
 
     text: str
@@ -38,7 +38,7 @@ class Outcome:
         return sum(image.tokens_total for image in self.images)
 
 
-Delivered = str | Outcome | Exception  # pieces of a streamed answer, then how it ended
+Delivered = str | Finished | Exception  # pieces of a streamed answer, then how it ended
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,11 +74,11 @@ class Engine(Protocol):
     def answer(self, batch: Sequence[Ticket]) -> None:
         """Deliver to each ticket its pieces, if it streams, and its outcome; a ticket that was left needs none."""
 
-    def choose(self, ticket: Ticket) -> Outcome:
+    def choose(self, ticket: Ticket) -> Finished:
         """What would be kept."""
 
 
-class PlainEngine:
+class InProcessEngine:
     """ARRCOCQwen, over recordings where it can, eager elsewhere."""
 
     name = "plain"
@@ -108,11 +108,11 @@ class PlainEngine:
             seen = self._seen(ticket, answer.selection)
             told = (*answer.notices, *words_notice(self.tokenizer, ticket.wanted.question))
             shared = {part: ms / len(batch) for part, ms in answer.timings_ms.items()}
-            ticket.deliver(Outcome(row.text, row.ended, seen, len(row.ids), answer.selection, shared, told))
+            ticket.deliver(Finished(row.text, row.ended, seen, len(row.ids), answer.selection, shared, told))
 
-    def choose(self, ticket: Ticket) -> Outcome:
+    def choose(self, ticket: Ticket) -> Finished:
         images = self.owner.choose(ticket.inputs, keep=self._dial(ticket.wanted))
-        return Outcome("", "", self._seen(ticket, images), 0, images)
+        return Finished("", "", self._seen(ticket, images), 0, images)
 
     def _dial(self, wanted: Wanted) -> Any:
         return self.owner.keep if wanted.keep is None else wanted.keep

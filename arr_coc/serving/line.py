@@ -9,7 +9,7 @@ from collections import deque
 
 from arr_coc.comparing import is_out_of_memory, release_memory
 from arr_coc.images.reader import MOST_PIXELS_IN_ALL
-from arr_coc.serving.engine import Engine, Outcome, Ticket
+from arr_coc.serving.engine import Engine, Finished, Ticket
 from arr_coc.serving.metrics import Metrics
 from arr_coc.serving.reading import ApiError
 
@@ -106,7 +106,7 @@ class Line:
                 else:
                     ticket.deliver(error)
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, outcome: Finished) -> None:
         """Count what came of a request."""
         counts = {"visual_tokens_total": outcome.tokens_total, "visual_tokens_kept_total": outcome.tokens_kept}
         counts |= {"prompt_tokens_total": outcome.prompt_tokens, "completion_tokens_total": outcome.new_tokens}

@@ -11,11 +11,11 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.serving.engine import Outcome
+from arr_coc.serving.engine import Finished
 from arr_coc.viewing import kept_overlay
 
 
-def usage(outcome: Outcome) -> dict[str, Any]:
+def usage(outcome: Finished) -> dict[str, Any]:
     """Tokens, those of the prompt as the language model saw it."""
     seen, new = outcome.prompt_tokens, outcome.new_tokens
     visual = {"visual_tokens_kept": outcome.tokens_kept, "visual_tokens_total": outcome.tokens_total}
@@ -29,7 +29,7 @@ def about(image: ImageSelection) -> dict[str, Any]:
     return {**tokens, "periphery": small, "strategy": image.strategy, "reason": image.reason}
 
 
-def choice(model: str, outcome: Outcome, pictures: Sequence[Image.Image], overlay: bool) -> dict[str, Any]:
+def choice(model: str, outcome: Finished, pictures: Sequence[Image.Image], overlay: bool) -> dict[str, Any]:
     """Every image with its kept cells and scores (rows of cells), and a picture of it if that is wanted."""
     told: list[dict[str, Any]] = []
     for image, picture in zip(outcome.images, pictures, strict=True):
@@ -50,7 +50,7 @@ class Chat:
         self.number = f"chatcmpl-{secrets.token_hex(12)}"
         self._about = {"id": self.number, "created": int(time.time()), "model": model}
 
-    def whole(self, outcome: Outcome) -> dict[str, Any]:
+    def whole(self, outcome: Finished) -> dict[str, Any]:
         message = {"role": "assistant", "content": outcome.text}
         choices = [{"index": 0, "message": message, "finish_reason": outcome.ended, "logprobs": None}]
         times = {part: round(ms, 2) for part, ms in outcome.timings_ms.items()}
