@@ -6,6 +6,8 @@ CORE := $(VENV)/.core
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 export HF_HUB_OFFLINE := 1
+# What is imported is compiled once and kept, wherever that is switched off: commands and tests start Python often.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: ask demo test lint soak audit sbom clean
 
@@ -35,10 +37,12 @@ ask: $(CORE)
 demo: $(DEMO)
 	$(BIN)/arr-coc demo --open
 
-test: lint
-	@# In two processes; what fails there is tried once more, alone and in order.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak" \
-		|| $(BIN)/python -m pytest --last-failed -m "not soak"
+test: $(DEV)
+	@# In three processes, since many tests wait, and beside the linters; what fails there is tried once more, alone.
+	@$(MAKE) --no-print-directory lint & linted=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak" \
+		|| $(BIN)/python -m pytest --last-failed -m "not soak"; tested=$$?; \
+	wait $$linted && exit $$tested
 
 lint: $(DEV)
 	$(BIN)/ruff check .

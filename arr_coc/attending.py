@@ -29,6 +29,7 @@ NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points n
 AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent noise keeps 1/3
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
 RULED_OUT = 0.002  # relevance below this is a no: such cells are alike, and the rest of a budget is spread over them
+LEAST_SHARE, SHARE_SPAN = 0.5, 0.45  # of the mass that just suffices: the least, and what particularizing adds
 SLACK = 1.8  # an automatic budget over what just suffices: things reach over the edges of their cells
 
 
@@ -211,7 +212,7 @@ class TokenAllocator(nn.Module):
 
     def sufficient(self, relevance_BHW: Tensor, particularize_B: Tensor) -> Tensor:
         """The fewest cells that hold 1/2 of the relevance mass when compressing, 19/20 when particularizing: `[B]`."""
-        return budget_by_mass(relevance_BHW, 0.5 + 0.45 * particularize_B, self.steepness)
+        return budget_by_mass(relevance_BHW, LEAST_SHARE + SHARE_SPAN * particularize_B, self.steepness)
 
     def automatic(self, relevance_BHW: Tensor, particularize_B: Tensor) -> Tensor:
         """Budget of keep="auto", `[B]`: what suffices and more than half as much again around it, within the bounds."""

@@ -37,13 +37,18 @@ Keep = float | int | str
 _KEEP_HELP = 'give a fraction kept in (0, 1] such as 0.25, a number of tokens of 2 or more such as 256, or "auto"'
 
 
+# Share of the decoder layers that a first look reads: 5 of mini's 7. With 4, a model that never saw a cell missing
+# loses ten points at 10 % of the tokens; 6 gain nothing.
+DEPTH = 0.65
+
+
 @dataclass(frozen=True, slots=True)
 class FirstLook:
     """How a first look is made: least and most cells of the small copy, and the share of decoder layers that read."""
 
     least: int = 64
     most: int = 256
-    depth: float = 5 / 7
+    depth: float = DEPTH
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -131,8 +136,12 @@ class ARRCOCConfig:
                 f"sight={self.sight!r} and glance_dim={self.glance_dim}: only a glance has the ViT's width, and it must"
             )
 
+    def as_json(self) -> str:
+        """What `CONFIG_FILE` holds."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+
     def save(self, folder: Path) -> None:
-        (folder / CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+        (folder / CONFIG_FILE).write_text(self.as_json())
 
     @classmethod
     def load(cls, folder: Path) -> "ARRCOCConfig":

@@ -1,21 +1,55 @@
 """Files that are whole or absent: one way to write them, one way to read what was written."""
 
+import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file beside its place and move it there: whoever reads it sees the old one or the new one, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A place beside `path` to write at; on leaving, what is there is on the disk, and moved to `path`.
+
+    Whoever reads sees the old file or the new one, never half. Where anything fails, nothing is left of it, and errors
+    of the disk name `path`. Of several such places, those that were opened last are moved first.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: a folder or a device; give the name of a file")
+    place = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
-        beside.replace(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield place
+        with place.open("rb") as file:
+            os.fsync(file.fileno())
+        place.replace(path)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(place)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not there, or the disk takes no changes at all
+            place.unlink()
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """A file, whole or absent."""
+    with whole_file(path) as place:
+        place.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def append_whole(path: Path, text: str) -> None:
+    """Add to a file, all of it or nothing."""
+    with path.open("ab", buffering=0) as file:
+        before, left = file.tell(), memoryview(text.encode())
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError as error:
+            file.truncate(before)
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_json(path: Path, value: Any, indent: int = 1) -> None:
@@ -29,7 +63,7 @@ def read_json_object(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not readable as JSON ({error}); move it away to start anew") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected a JSON object; move it away to start anew")

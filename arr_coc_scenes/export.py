@@ -1,6 +1,9 @@
 """Scenes as files: PNG images, questions as JSONL or Parquet, and the elements as COCO boxes."""
 
+import contextlib
+import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -54,21 +57,42 @@ def coco_annotations(scene: Scene, image_id: int, first_id: int) -> list[dict[st
     ]
 
 
-def _write_jsonl(rows: list[dict[str, Any]], path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def _write(path: Path, content: bytes) -> None:
+    """A file, whole or absent: written beside its place, then moved there. Errors of the disk name it."""
+    place = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        place.write_bytes(content)
+        place.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            place.unlink()
 
 
-def _parquet_writer() -> Callable[[list[dict[str, Any]], Path], None]:
-    """A writer of Parquet files, asked for before anything is drawn: a missing pyarrow costs no work."""
+def _png(scene: Scene) -> bytes:
+    made = io.BytesIO()
+    Image.fromarray(draw_scene(scene)).save(made, "PNG")
+    return made.getvalue()
+
+
+def _jsonl(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _parquet_maker() -> Callable[[list[dict[str, Any]]], bytes]:
+    """A maker of Parquet files, asked for before anything is drawn: a missing pyarrow costs no work."""
     try:
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
         raise ValueError("Parquet needs pyarrow: pip install pyarrow, or export with format 'jsonl'") from error
 
-    def write(rows: list[dict[str, Any]], path: Path) -> None:
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    def make(rows: list[dict[str, Any]]) -> bytes:
+        made = io.BytesIO()
+        parquet.write_table(pyarrow.Table.from_pylist(rows), made)
+        return made.getvalue()
 
-    return write
+    return make
 
 
 def export(
@@ -88,7 +112,7 @@ def export(
         raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
     if count < 1:
         raise ValueError(f"count is {count}: export at least one scene")
-    write = _parquet_writer() if format == "parquet" else _write_jsonl
+    make = _parquet_maker() if format == "parquet" else _jsonl
     folder = Path(out_dir)
     make_scene(first_seed, split, size, difficulty)  # a mistake ends here, before anything is written
     (folder / "images").mkdir(parents=True, exist_ok=True)
@@ -98,12 +122,12 @@ def export(
     for image_id, seed in enumerate(range(first_seed, first_seed + count), start=1):
         scene = make_scene(seed, split, size, difficulty)
         name = f"images/{split}-{seed}.png"
-        Image.fromarray(draw_scene(scene)).save(folder / name)
+        _write(folder / name, _png(scene))
         images.append({"id": image_id, "file_name": name, "width": scene.width, "height": scene.height})
         boxes += coco_annotations(scene, image_id, len(boxes) + 1)
         rows += question_rows(scene, name)
-    write(rows, folder / f"questions.{format}")
+    _write(folder / f"questions.{format}", make(rows))
     categories = [{"id": number, "name": name} for name, number in CATEGORIES.items()]
     coco = {"images": images, "annotations": boxes, "categories": categories}
-    (folder / "annotations.json").write_text(json.dumps(coco), encoding="utf-8")
+    _write(folder / "annotations.json", json.dumps(coco).encode())
     return {"images": len(images), "questions": len(rows), "boxes": len(boxes)}

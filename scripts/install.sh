@@ -9,7 +9,8 @@ locked=$(sed -n '1s/^# \(.*\);.*/\1/p' "$lock")
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 if [ "${LOCK:-yes}" = yes ] && [ "$here" = "$locked" ]; then
-    if "$python" -m pip install --quiet --require-hashes --no-deps -r "$lock" 2> "$said"; then
+    # Python compiles what is imported when it is imported, which is a small part of all this.
+    if "$python" -m pip install --quiet --no-compile --require-hashes --no-deps -r "$lock" 2> "$said"; then
         PYTHONWARNINGS=ignore exec "$python" -m pip install --quiet --no-deps --no-build-isolation -e ".$extras"
     fi
     cat "$said" >&2
@@ -21,4 +22,4 @@ else
 fi
 echo "installing by constraints.txt, without hashes: $why" >&2
 "$python" -m pip install --quiet --upgrade pip
-exec "$python" -m pip install --quiet -c constraints.txt -e ".$extras"
+exec "$python" -m pip install --quiet --no-compile -c constraints.txt -e ".$extras"

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arr_coc.qwen.batched import share_cache
 from arr_coc.qwen.vision import Geometry, cut
 from studies.batched.forward import (
     GridTables,
@@ -24,7 +25,6 @@ from studies.batched.forward import (
     encode_vision,
     grid_tables,
     run_prefix,
-    share_cache,
     text_start,
 )
 from studies.cells import CELL

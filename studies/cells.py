@@ -4,6 +4,7 @@ A cell is one visual token: a 2x2 window of 16 px patches, 32 px on a side. Cell
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 import torch
@@ -37,8 +38,10 @@ def even_order(height: int, width: int) -> tuple[int, ...]:
     return tuple(even_rank(height, width, torch.device("cpu")).flatten().argsort().tolist())
 
 
-def fill_evenly(chosen: set[int], budget: int, height: int, width: int) -> list[int]:
-    """`chosen` cells plus evenly spread others, `budget` in all, in increasing order.
+def fill_evenly(
+    chosen: set[int], budget: int, height: int, width: int, without: AbstractSet[int] = frozenset()
+) -> list[int]:
+    """`chosen` cells plus evenly spread others but those `without`, `budget` in all, in increasing order.
 
     Where `chosen` holds more than the budget, every chosen cell is kept: evidence is never cut.
     """
@@ -46,7 +49,8 @@ def fill_evenly(chosen: set[int], budget: int, height: int, width: int) -> list[
     for cell in even_order(height, width):
         if len(kept) >= budget:
             break
-        kept.add(cell)
+        if cell not in without:
+            kept.add(cell)
     return sorted(kept)
 
 

@@ -3,6 +3,8 @@
     python -m studies.page_load                   # 100 slow bodies, 64 sessions, into results/page-load.json
 
 The demo runs in a process of its own. Times are of one question from the call to its last event, alone and under load.
+Memory is what the system counts of that process, before and after each load, when all pages are closed and forgotten:
+what leaks grows with every load.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from arr_coc.demo.guarding import GONE
 from arr_coc.demo.models import PAGE_BYTES
 from arr_coc.files import write_json
 
+LOADS = 3  # one after the other
 RESULTS = Path(__file__).parents[1] / "results" / "page-load.json"
 QUESTION = "What colour is the hand?"
 API = "gradio_api"
@@ -56,6 +59,17 @@ class Server:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * PAGE_BYTES / 1e6
 
+    async def idle_megabytes(self) -> float:
+        """When closed pages are forgotten."""
+        await asyncio.sleep(GONE + 5)
+        return self.megabytes()
+
+    async def watch(self, most: list[float]) -> None:
+        """The largest memory so far, for ever."""
+        while True:
+            most[0] = max(most[0], self.megabytes())
+            await asyncio.sleep(0.1)
+
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
@@ -84,9 +98,10 @@ class Load:
     """All that is put on one server."""
 
     def __init__(self, web: httpx.AsyncClient, server: Server, image: dict[str, Any], fns: dict[str, int]) -> None:
-        self.web, self.url, self.port, self.fns = web, server.url, server.port, fns
+        self.web, self.server, self.fns = web, server, fns
+        self.url, self.port = server.url, server.port
         self.asked = [image, QUESTION, "auto", 25]
-        self.cut = self.greedy_done = self.greedy_refused = 0
+        self.cut = self.greedy_done = self.greedy_refused = self.most_between = 0
 
     async def ask(self, session: str) -> tuple[str, float]:
         """(answer, seconds)"""
@@ -135,6 +150,27 @@ class Load:
 
         await asyncio.gather(*(one() for _ in range(12)))
 
+    async def all_at_once(self, name: str, slow: int, sessions: int, rounds: int) -> tuple[list[Any], float]:
+        """One load; then pages are closed. What a second client is told under it, and megabytes with all sessions."""
+        opened = [asyncio.create_task(self.be_open(f"{name}-{number}")) for number in range(sessions)]
+        for number in range(sessions):
+            await self.look(f"{name}-{number}")
+        looked = self.server.megabytes()
+        others = [asyncio.create_task(self.be_slow()) for _ in range(slow)]
+        greedy = asyncio.create_task(self.be_greedy())
+        await asyncio.sleep(2)
+        told = []
+        for number in range(rounds):
+            await asyncio.sleep(random.random())  # people think before they ask again
+            done = self.greedy_done
+            told.append(await self.ask(f"second-{name}-{number}"))
+            self.most_between = max(self.most_between, self.greedy_done - done)
+        greedy.cancel()
+        await asyncio.gather(*others)
+        for page in opened:
+            page.cancel()
+        return told, looked
+
 
 async def measure(slow: int, sessions: int, rounds: int) -> dict[str, Any]:
     server = Server()
@@ -145,50 +181,41 @@ async def measure(slow: int, sessions: int, rounds: int) -> dict[str, Any]:
             config = (await web.get(f"{server.url}/config")).json()
             fns = {one["api_name"]: one["id"] for one in config["dependencies"]}
             load = Load(web, server, await upload(web, server.url), fns)
-            alone = [await load.ask(f"alone-{number}") for number in range(rounds + 1)][1:]
-            opened = [asyncio.create_task(load.be_open(f"page-{number}")) for number in range(sessions)]
-            await load.look("page-0")  # warms up
-            before = server.megabytes()
-            for number in range(1, sessions):
-                await load.look(f"page-{number}")
-            looked = server.megabytes()
-            others = [asyncio.create_task(load.be_slow()) for _ in range(slow)]
-            greedy = asyncio.create_task(load.be_greedy())
-            await asyncio.sleep(2)
-            loaded, between = [], []
-            for number in range(rounds):
-                await asyncio.sleep(random.random())  # people think before they ask again
-                done = load.greedy_done
-                loaded.append(await load.ask(f"second-{number}"))
-                between.append(load.greedy_done - done)
-            greedy.cancel()
-            await asyncio.gather(*others)
-            for page in opened:
-                page.cancel()
-            last = [await load.ask(f"last-{number}") for number in range(rounds)]
-            await asyncio.sleep(GONE + 5)  # until closed pages are forgotten
+            await load.all_at_once("warm", 0, 1, 1)
+            alone = [await load.ask(f"alone-{number}") for number in range(rounds)]
+            idle, most = [await server.idle_megabytes()], [0.0]
+            watching = asyncio.create_task(server.watch(most))
+            loaded, looked, last = [], [], []
+            for number in range(LOADS):
+                told, megabytes = await load.all_at_once(f"load-{number}", slow, sessions, rounds)
+                loaded += told
+                looked.append(megabytes)
+                last += [await load.ask(f"last-{number}-{again}") for again in range(rounds)]
+                idle.append(await server.idle_megabytes())
+            watching.cancel()
             last.append(await load.ask("last"))
-            after = server.megabytes()
     finally:
         code = server.end()
     medians = [statistics.median(seconds for _, seconds in runs) for runs in (alone, loaded, last)]
     return {
         "command": "python -m studies.page_load",
         "cores": os.cpu_count(),
+        "loads": LOADS,
         "slow_bodies": slow,
         "slow_bodies_cut_off": load.cut,
         "sessions": sessions,
         "greedy_answers": load.greedy_done,
         "greedy_refused": load.greedy_refused,
-        "most_answers_of_others_between": max(between),
+        "most_answers_of_others_between": load.most_between,
         "seconds_alone": round(medians[0], 2),
         "seconds_under_load": round(medians[1], 2),
         "times_alone": round(medians[1] / medians[0], 2),
         "seconds_after": round(medians[2], 2),
-        "megabytes_before": round(before),
-        "megabytes_with_sessions": round(looked),
-        "megabytes_a_session": round((looked - before) / max(1, sessions - 1), 2),
-        "megabytes_after": round(after),
+        "megabytes_before": round(idle[0]),
+        "megabytes_with_sessions": round(looked[0]),
+        "megabytes_a_session": round((looked[0] - idle[0]) / sessions, 2),
+        "megabytes_at_most": round(most[0]),
+        "megabytes_after": [round(one) for one in idle[1:]],
         "answers_equal": len({text for text, _ in [*alone, *loaded, *last]}) == 1,
         "exit_code": code,
     }

@@ -19,6 +19,26 @@ def _no_cache_of_the_user(tmp_path_factory):
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
+# Files that take longest, longest first: begun last, they would leave the other processes without work.
+LONG = ("demo_server", "training_team", "demo_browser", "cli", "hostile_images", "demo", "tuning", "training_selector")
+LONG += (
+    "fast_compiled",
+    "space",
+    "qwen_equality",
+    "evaluation_selector",
+    "training_kills",
+    "memory_estimate",
+    "memory",
+)
+LONG += ("hostile_folders", "full_disk", "hostile_rows", "fovea", "chat", "field_eval")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order by file, and as they were within it."""
+    place = {f"test_{name}.py": number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
+
+
 collect_ignore = [] if chromium() else ["test_demo_browser.py"]
 
 

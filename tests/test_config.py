@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from arr_coc.config import FORMAT_VERSION, ARRCOCConfig, check_keep, check_keeps, tokens_to_keep
+from arr_coc.config import CONFIG_FILE, FORMAT_VERSION, ARRCOCConfig, check_keep, check_keeps, tokens_to_keep
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_contradictions_are_refused(wrong):
 
 def test_round_trip(tmp_path):
     config = ARRCOCConfig(hidden_dim=8, pooling="last", trained=True, base_model="somewhere")
-    config.save(tmp_path)
+    (tmp_path / CONFIG_FILE).write_text(config.as_json())
     assert ARRCOCConfig.load(tmp_path) == config
 
 
@@ -66,9 +66,8 @@ def test_round_trip(tmp_path):
     ],
 )
 def test_a_config_of_another_version_is_refused_by_key(tmp_path, change, named):
-    ARRCOCConfig(hidden_dim=8).save(tmp_path)
     path = tmp_path / "arr_coc_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(json.dumps(json.loads(ARRCOCConfig(hidden_dim=8).as_json()) | change))
     with pytest.raises(ValueError, match=rf"arr_coc_config.json.*{named}"):
         ARRCOCConfig.load(tmp_path)
 
@@ -82,9 +81,8 @@ def test_a_damaged_config_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize("key", ["max_tokens", "glance_channels"])
 def test_a_missing_key_is_named(tmp_path, key):
-    ARRCOCConfig(hidden_dim=8).save(tmp_path)
     path = tmp_path / "arr_coc_config.json"
-    data = json.loads(path.read_text())
+    data = json.loads(ARRCOCConfig(hidden_dim=8).as_json())
     del data[key]
     path.write_text(json.dumps(data))
     with pytest.raises(ValueError, match=key):

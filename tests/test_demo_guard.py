@@ -287,23 +287,47 @@ def test_open_streams_are_counted_by_whom_they_are_for():
         assert not count
 
 
-def test_a_page_that_is_gone_is_forgotten(monkeypatch):
-    monkeypatch.setattr(guarding, "GONE", 0)
-    sessions = SimpleNamespace(session_data={"closed": 1, "open": 2})
-    gate = Gate(local=True)
-    gate.shown["open"] += 1  # in another tab, or again
+def test_a_page_that_is_gone_and_a_call_that_is_over_are_forgotten(monkeypatch):
+    queue = queue_of(event("", 1), event("open", 2), event("closed", 3), event("waits", 4), listening="none")
+    kept = ["event-1", "open", "closed"]
+    sessions = SimpleNamespace(session_data=dict.fromkeys(kept), time_last_used=dict.fromkeys(kept))
+    queue.pending_messages_per_session = dict.fromkeys(queue.pending_event_ids_session)
+    queue.gate.shown["open"] += 1  # in another tab, or again
 
-    async def beat(scope, receive, send):
-        scope["app"] = SimpleNamespace(state_holder=sessions)
+    async def answered(scope, receive, send):
+        scope["app"] = SimpleNamespace(state_holder=sessions, get_blocks=lambda: SimpleNamespace(_queue=queue))
+        queue.event_ids_to_events = {"event-4": None}
 
-    async def visit():
-        for session in ("closed", "open"):
-            scope = {"type": "http", "path": f"/gradio_api/heartbeat/{session}", "headers": [(b"host", b"localhost")]}
-            await Guard(beat, gate)(scope, None, None)
+    async def visit(*paths):
+        for path in paths:
+            scope = {"type": "http", "path": f"/gradio_api/{path}", "headers": [(b"host", b"localhost")]}
+            await Guard(answered, queue.gate)(scope, None, None)
         await asyncio.sleep(0.05)
 
-    asyncio.run(visit())
-    assert sessions.session_data == {"open": 2}
+    asyncio.run(visit("heartbeat/closed", "heartbeat/open", "call/ask/event-1"))
+    assert sessions.session_data.keys() == {"open", "closed"}  # who closed a page may come back to it
+    monkeypatch.setattr(guarding, "GONE", 0)
+    monkeypatch.setattr(guarding, "REST", 0)
+    given_back = []
+    monkeypatch.setattr(guarding.gc, "collect", lambda: given_back.append(1))
+    asyncio.run(visit("heartbeat/closed", "heartbeat/open"))
+    assert given_back
+    assert sessions.session_data.keys() == sessions.time_last_used.keys() == {"open"}
+    assert queue.pending_event_ids_session.keys() == queue.pending_messages_per_session.keys() == {"waits"}
+
+
+def test_what_somebody_reads_is_not_tidied_away():
+    queue = queue_of(event("session", 1), event("called", 2), listening="none")
+    queue.pending_messages_per_session = dict.fromkeys(queue.pending_event_ids_session)
+    queue.event_ids_to_events = {}  # both are done, and what they say is on its way
+    queue.gate.read["session"] += 1
+    queue.gate.read["event-2"] += 1
+    queue.tidy()
+    assert queue.pending_event_ids_session.keys() == {"session", "called"}
+    queue.gate.read.clear()
+    queue.tidy()
+    assert not queue.pending_event_ids_session
+    assert not queue.pending_messages_per_session
 
 
 def test_a_line_that_is_held_is_closed():

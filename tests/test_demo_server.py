@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import os
 import signal
 import socket
 from collections.abc import Iterable
@@ -17,12 +18,13 @@ from gradio_client import Client, handle_file
 from PIL import Image
 
 from arr_coc.demo import scenes as worlds
+from arr_coc.demo import serving as serving_module
 from arr_coc.demo.models import Models, process_megabytes
 from arr_coc_scenes import make_scene
 
 ROOT = Path(__file__).parent.parent
-CLIENTS, EACH = 8, 4
-MOST_GROWTH = 64  # megabytes that 32 questions may leave behind
+CLIENTS, EACH = 8, 2
+MOST_GROWTH = 32  # megabytes that 16 questions may leave behind
 web = httpx.Client(timeout=120)  # a machine under load is slow, and that is no failure
 
 
@@ -157,7 +159,7 @@ def settled_megabytes() -> float:
 
 
 def test_many_at_once_answer_as_alone_and_leave_no_memory_behind(url, models, tmp_path):
-    """Eight clients, four questions each, after every question alone and all of them once to warm up."""
+    """Eight clients, two questions each, after every question alone and all of them once to warm up."""
     asked = questions()
     with models.use("mini") as owner:
         alone = [owner.ask(image, text, keep="auto").text for image, text in asked]
@@ -229,10 +231,45 @@ def test_a_line_that_is_held_is_closed(url, first):
         assert line.recv(100) == b""
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 0)])
+def test_those_who_ask_to_end_are_heard(monkeypatch):
+    """As SIGTERM is at the Space; `nohup` says that the end of the terminal is not meant."""
+    set_to = {}
+    monkeypatch.setattr(signal, "signal", set_to.__setitem__)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)
+    serving_module._heed_signals()
+    assert set_to.keys() == {signal.SIGTERM, signal.SIGHUP}
+    for heard in set_to.values():
+        with pytest.raises(SystemExit) as ended:
+            heard(None, None)
+        assert ended.value.code == 0
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN if number == signal.SIGHUP else None)
+    set_to.clear()
+    serving_module._heed_signals()
+    assert set_to.keys() == {signal.SIGTERM}
+
+
+def listening(process: int) -> list[tuple[str, int]]:
+    """Addresses and ports at which a process waits for others."""
+    own = {os.readlink(one) for one in Path(f"/proc/{process}/fd").iterdir()}
+    found = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            here, state, inode = fields[1], fields[3], fields[9]
+            if state == "0A" and f"socket:[{inode}]" in own:
+                host, _, port = here.partition(":")
+                words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
+                found.append((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGHUP, 0, marks=pytest.mark.soak)]
+)
 def test_the_command_serves_until_it_is_ended(tmp_path, number, code):
     port = free_port()
     with started(["-m", "arr_coc", "demo", "--port", str(port)], port, tmp_path) as (_, process):
+        assert listening(process.pid) == [("127.0.0.1", port)]
         process.send_signal(number)
         assert process.wait(60) == code
     said = (tmp_path / "log").read_text()

@@ -19,7 +19,7 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole
-from arr_coc.qwen.graphs import FastRunner, pixels
+from arr_coc.qwen.graphs import FastRunner
 from arr_coc.qwen.graphs import choosing as selecting
 from arr_coc.qwen.graphs import forward as seeing
 from arr_coc.qwen.graphs import layout as buckets
@@ -311,7 +311,7 @@ def test_pooled_patches_are_the_pooled_image():
     geometry = encoding.Geometry(mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
     inputs = tiny.inputs(ONE, LARGE)
     grids = cells_of(inputs["image_grid_thw"], 2)
-    canvases = pixels.Pixels(inputs["pixel_values"]).canvases(grids, geometry)
+    canvases = selecting.Pixels(inputs["pixel_values"]).canvases(grids, geometry)
     rows = inputs["pixel_values"].split([4 * h * w for h, w in grids])
     for image, grid in enumerate(grids):
         wanted = canvas_of(encoding.unpatchify(rows[image], grid, geometry), grid)
@@ -325,8 +325,8 @@ def test_an_image_is_pooled_and_shrunk_as_its_patches_are(monkeypatch):
     geometry = encoding.Geometry()
     image = torch.randint(0, 256, (3, 96, 160), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     rows = encoding.patchify(image[None] / 255, geometry)[0]
-    monkeypatch.setattr(pixels, "CHUNK", 7)  # parts of the image: a row of five cells at a time
-    held, cut = pixels.Pixels(rows, [image]), pixels.Pixels(rows)
+    monkeypatch.setattr(selecting, "CHUNK", 7)  # parts of the image: a row of five cells at a time
+    held, cut = selecting.Pixels(rows, [image]), selecting.Pixels(rows)
     for one, other in zip(held.canvases([(3, 5)], geometry), cut.canvases([(3, 5)], geometry), strict=True):
         assert one.shape == (5, 12, 20)
         assert close(one, other)
@@ -339,7 +339,7 @@ def test_shrunk_patches_are_the_shrunk_image():
     (grid,) = cells_of(inputs["image_grid_thw"], 2)
     image = encoding.unpatchify(inputs["pixel_values"], grid, geometry)
     wanted = torch.nn.functional.interpolate(image.unsqueeze(0), size=(96, 128), mode="area")
-    assert close(pixels.Pixels(inputs["pixel_values"]).shrunk([grid], [0], (96, 128), geometry), wanted)
+    assert close(selecting.Pixels(inputs["pixel_values"]).shrunk([grid], [0], (96, 128), geometry), wanted)
 
 
 def test_choosing_a_fixed_number_reads_nothing_back():

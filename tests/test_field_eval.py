@@ -13,10 +13,11 @@ from PIL import Image
 
 from arr_coc import ARRCOCConfig
 from arr_coc.cli.run import run
-from arr_coc.data.sources import read_source
+from arr_coc.data.sources import FORMS, METRIC_OF, READERS, read_source
 from arr_coc.evaluation.field import main as field_main
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.data import (
+    METRICS,
     SMALL_TEXT,
     anls,
     batches,
@@ -186,6 +187,11 @@ def looked(bench):
     return make_batch(bench.owner, scene_pictures(6, SMALL, 3))
 
 
+def test_every_source_has_a_reader_and_a_score():
+    assert READERS.keys() == METRIC_OF.keys() == FORMS.keys() - {"scenes"}
+    assert set(METRIC_OF.values()) <= {*METRICS, "none"}
+
+
 def test_both_engines_answer_alike(bench, looked):
     again = replace(looked, known={})
     answers = {}
@@ -201,7 +207,7 @@ def test_both_engines_answer_alike(bench, looked):
         assert fast.prompts == plain.prompts, method
         assert [a.strip() for a in fast.answers] == [a.strip() for a in plain.answers], method
         assert set(fast.time_ms) == set(plain.time_ms) == {"select", "vision", "prefill", "decode"}
-    assert len({tuple(given) for given in answers.values()}) > 8, "methods do differ"
+    assert len({tuple(given) for given in answers.values()}) > 6, "methods do differ"
 
 
 @pytest.mark.parametrize("name", ["arr_coc", "fastv", "visionzip", "downsampling", "oracle", "random:seed=0"])

@@ -3,6 +3,7 @@
 import math
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -110,6 +111,24 @@ def test_tables_survive_threads(monkeypatch):
             list(pool.map(want, range(8)))
     finally:
         sys.setswitchinterval(before)
+
+
+class SlowTable:
+    """A table whose size takes a while to say, so that others come in between wherever they may."""
+
+    @property
+    def nbytes(self) -> int:
+        time.sleep(1e-4)
+        return 64
+
+
+def test_tables_are_kept_by_one_thread_at_a_time(monkeypatch):
+    """Whoever keeps a table counts all that are there: nobody may change them meanwhile."""
+    monkeypatch.setattr(records, "MOST_TABLE_BYTES", 4 * 64)
+    table = records.constant_table(lambda *_: SlowTable())
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: table(number, 1, CPU), range(400)))
+    assert len(set(map(id, made))) == 400
 
 
 def ask_in_threads(ours, threads: int, questions: int, sizes: int, first: int = 0) -> list[tuple]:

@@ -23,7 +23,7 @@ from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import Request, with_small_images
 from arr_coc.records import QuestionTokens
 from arr_coc.selectors import View, make_selector
-from arr_coc.selectors.look_twice import above_ground
+from arr_coc.selectors.look_twice import above_ground, with_neighbours
 from arr_coc.timing import Stopwatch
 
 LARGE = FirstLook(least=4, most=9)
@@ -300,6 +300,19 @@ def test_exponents_are_told_and_may_be_set():
 def test_ground_is_the_emptiest_fifth():
     information = torch.arange(10.0).view(1, 2, 5)
     assert above_ground(information).flatten().tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_cell_lends_its_attention_unless_it_is_empty():
+    attended = torch.full((1, 5, 5), 0.1)
+    attended[0, 2, 2] = 10
+    held = torch.full((1, 5, 5), 3.0)
+    lent = with_neighbours(attended, held)
+    assert torch.allclose(lent[0, 1:4, 1:4], torch.tensor([1.0, 1, 1, 1, 10, 1, 1, 1, 1]).view(3, 3))
+    held[0, 2, 2] = 0
+    sink = with_neighbours(attended, held)
+    assert torch.allclose(sink[0, 1], torch.full((5,), 0.1))
+    assert sink[0, 2, 2] == pytest.approx(1.0)
+    assert torch.equal(with_neighbours(attended, torch.zeros(1, 5, 5)), torch.zeros(1, 5, 5))
 
 
 # ---------------------------------------------------------------- the default

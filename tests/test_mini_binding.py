@@ -228,7 +228,7 @@ def test_links_count_in_dense_steps_alone():
 
 def test_a_smaller_head_is_widened(tmp_path):
     whole, head = new_head(256, 1), new_head(256, 0)
-    load_head(whole, CONFIGS / "mini-6-head.safetensors")
+    load_head(whole, CONFIGS / "mini-head.safetensors")
     assert not torch.equal(whole.weight, new_head(256, 1).weight)
     smaller = {"weight": whole.weight[:FIRST_LINK].clone(), "bias": whole.bias[:FIRST_LINK].clone()}
     save_file({name: value.detach() for name, value in smaller.items()}, tmp_path / "smaller.safetensors")

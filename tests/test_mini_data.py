@@ -41,10 +41,12 @@ def test_fill_keeps_the_evidence_and_the_budget(height, width, data):
     cells = height * width
     evidence = data.draw(st.sets(st.integers(0, cells - 1)))
     budget = data.draw(st.integers(1, cells))
-    kept = fill_evenly(evidence, budget, height, width)
+    without = data.draw(st.sets(st.integers(0, cells - 1))) - evidence
+    kept = fill_evenly(evidence, budget, height, width, without)
     assert kept == sorted(set(kept))
-    assert len(kept) == max(budget, len(evidence))
+    assert len(kept) == max(min(budget, cells - len(without)), len(evidence))
     assert evidence <= set(kept)
+    assert not without & set(kept)
     assert sorted(even_order(height, width)) == list(range(cells))
 
 

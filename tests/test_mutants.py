@@ -12,8 +12,8 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
 def test_its_line_and_its_test_are_there(mutant):
     assert (ROOT / "arr_coc" / mutant.file).read_text().count(mutant.old) == 1
-    file, _, name = mutant.test.partition("::")
-    assert f"\ndef {name}" in (ROOT / "tests" / file).read_text()
+    file, _, words = mutant.test.partition("::")
+    assert f"\ndef {words.split()[0]}" in (ROOT / "tests" / file).read_text()
 
 
 def test_there_are_forty_and_none_twice():
@@ -26,7 +26,7 @@ def test_a_mutant_is_killed_survives_or_is_stale(tmp_path, monkeypatch):
     (tmp_path / "arr_coc" / "limits.py").write_text("MOST = 3\n")
     seen = []
 
-    def run_test(tree, test):
+    def run_test(tree, test, seconds):
         seen.append((tree / "arr_coc" / "limits.py").read_text())
         return codes.pop()
 
@@ -38,3 +38,24 @@ def test_a_mutant_is_killed_survives_or_is_stale(tmp_path, monkeypatch):
     assert seen == ["MOST = 10**9\n"] * 3
     assert (tmp_path / "arr_coc" / "limits.py").read_text() == "MOST = 3\n"
     assert mutants.judge(tmp_path, mutants.Mutant("gone", "limits.py", "4", "5", "x")) == "stale"
+
+
+def test_with_all_tests_a_mutant_is_killed_by_what_passes_without_it(tmp_path, monkeypatch):
+    (tmp_path / "arr_coc").mkdir()
+    file = tmp_path / "arr_coc" / "limits.py"
+    file.write_text("MOST = 3\n")
+    failing = [[], ["tests/a.py::test_flaky"], ["tests/a.py::test_flaky"], [], ["tests/a.py::test_most"]]
+    seen = []
+
+    def run_suite(tree, options):
+        seen.append((file.read_text(), options))
+        return failing.pop()
+
+    monkeypatch.setattr(mutants, "run_suite", run_suite)
+    mutant = mutants.Mutant("most", "limits.py", "3", "10**9", "x")
+    found = [mutants.judge_whole(tmp_path, mutant) for _ in range(3)]
+    assert [one["verdict"] for one in found] == ["killed", "survived", "survived"]
+    assert found[0]["failed"] == ["tests/a.py::test_most"]
+    assert seen[:2] == [("MOST = 10**9\n", mutants.suite()), ("MOST = 3\n", ["tests/a.py::test_most"])]
+    assert {mutant.name for mutant in mutants.MUTANTS} >= set(mutants.ROOMS)
+    assert {"-n", "not soak", "-x"} <= set(mutants.suite())

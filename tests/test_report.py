@@ -568,11 +568,11 @@ def test_our_own_report_is_the_same_page_with_more_sections(tiny_field, tmp_path
 def test_looking_twice_stands_beside_the_untrained_methods(tmp_path):
     assert twice_blocks(Measured(tmp_path, {}, {}, {}, [])) == [], "where it was not measured"
     page = to_markdown(twice_blocks(Measured(ROOT / "results", {}, {}, {}, [])))
-    found = json.loads((ROOT / "results" / "look-twice.json").read_text())["field"]["512"]["rows"]
-    for row in found:
+    found = json.loads((ROOT / "results" / "look-twice.json").read_text())["field"]["512"]
+    for row in found["rows"]:
         if row["selector"] in ("look_twice", "cdpruner"):
             assert f"| {row['accuracy']['mean']:.1%} |" in page
-    assert "4,000 questions at 512 px" in page
+    assert f"{found['questions']:,} questions at 512 px" in page
 
 
 def test_the_gallery_shows_what_the_samples_say(tiny_field, tmp_path):
@@ -619,6 +619,12 @@ def test_samples_of_another_run_are_not_used(tiny_field, tmp_path):
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "belongs to another run than the table" in text
     assert "the answers or the images are not here" in text
+
+
+def test_a_side_of_hundreds_of_digits_is_no_file_and_no_error(tmp_path):
+    rows = [row("plain", 0.9, 1.0) | {"side": 10**300}]
+    (tmp_path / FIELD).write_text(json.dumps({"rows": rows, "runs": {}}))
+    assert [note.endswith("is not here") for note in Measured.of(tmp_path).notes] == [True]
 
 
 def test_a_broken_file_of_samples_is_named(tiny_field, tmp_path, capsys):

@@ -143,13 +143,17 @@ def test_the_committed_bill_is_that_of_the_lock():
 # ---------------------------------------------------------------- licences
 
 
-def test_every_file_of_the_package_has_a_licence():
+PACKAGES = ("arr_coc", "arr_coc_scenes")
+
+
+def test_every_file_of_the_packages_has_a_licence():
     rows = re.findall(r"^\| (`.*?`) \|", (ROOT / "LICENCES.md").read_text(), re.M)
     patterns = [pattern.replace("**/", "*") for row in rows for pattern in re.findall("`([^`]+)`", row)]
-    tracked = subprocess.run(["git", "ls-files", "arr_coc"], cwd=ROOT, capture_output=True, text=True)
+    tracked = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True)
     files = tracked.stdout.split() or [
         str(path.relative_to(ROOT))
-        for path in (ROOT / "arr_coc").rglob("*")
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     ]
     missing = [file for file in files if not any(fnmatch.fnmatch(file, pattern) for pattern in patterns)]

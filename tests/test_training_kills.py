@@ -136,7 +136,10 @@ def kill_again_and_again(config, out: Path, kills: int, saves: int) -> None:
     ],
     ids=["short", "maps", "answers"],
 )
-def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(model, tmp_path, kills, saves, steps, changes):
+def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(
+    model, tmp_path, kills, saves, steps, changes, record_property
+):
+    record_property("tried", kills)
     config = settings(model, steps=steps, checkpoint_every=0.0, **changes)
     kill_again_and_again(config, tmp_path / "killed", kills, saves)
     lines = run(config, tmp_path / "killed")
@@ -184,7 +187,8 @@ def test_a_run_that_is_asked_to_end_loses_nothing(model, tmp_path, number, worke
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_thirty_runs_that_are_asked_to_end_lose_nothing(model, tmp_path):
+def test_thirty_runs_that_are_asked_to_end_lose_nothing(model, tmp_path, record_property):
+    record_property("tried", 30)
     for count in range(30):
         folder = tmp_path / str(count)
         folder.mkdir()
@@ -287,6 +291,24 @@ def test_a_forged_checkpoint_gives_way_to_the_one_before(tmp_path, kind):
     save_some(tmp_path, 1, 2)
     assert newest_checkpoint(tmp_path, ["weights"]).name == "step-00000002"
     forge(tmp_path / "step-00000002", kind)
+    assert newest_checkpoint(tmp_path, ["weights"]).name == "step-00000001"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, seed):
+    """Any of its files cut short, gone, or with one bit of one byte turned."""
+    save_some(tmp_path, 1, 2)
+    rng, files = random.Random(seed), sorted((tmp_path / "step-00000002").iterdir())
+    file, kind = files[seed % len(files)], ("cut", "gone", "turned")[seed // len(files) % 3]
+    data = bytearray(file.read_bytes())
+    place = rng.randrange(len(data))
+    if kind == "gone":
+        file.unlink()
+    elif kind == "cut":
+        file.write_bytes(data[:place])
+    else:
+        data[place] ^= 1 << rng.randrange(7)
+        file.write_bytes(data)
     assert newest_checkpoint(tmp_path, ["weights"]).name == "step-00000001"
 
 

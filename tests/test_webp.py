@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from arr_coc.images import reader
+from arr_coc.images import headers, reader
 from arr_coc.images.reader import read_image
 
 KINDS = ["lossy", "lossy alpha", "lossless", "lossless alpha", "animated", "animated alpha", "animated lossless alpha"]
@@ -122,19 +122,22 @@ def test_threads_do_not_disturb_each_other(tmp_path):
 
 
 def test_the_largest_is_read_and_a_larger_one_refused(file, monkeypatch):
-    """14 bytes a pixel must not be more than 8 of the most pixels."""
-    data = made("lossy alpha")
-    monkeypatch.setattr(reader, "MOST_PIXELS", -(-50 * 37 * 14 // 8))
-    assert ours(data, file).shape == (37, 50, 3)
-    monkeypatch.setattr(reader, "MOST_PIXELS", 50 * 37 * 14 // 8 - 1)
-    with pytest.raises(ValueError, match=r"^a\.webp: 50x37 is too large for a WebP here; save it as PNG or JPEG$"):
-        ours(data, file)
+    """12 bytes a pixel, 17 where transparency is stored apart: 4 and 9 more than any image may take."""
+    for kind, more in (("lossy", 4), ("lossless alpha", 4), ("animated", 4), ("lossy alpha", 9), ("animated alpha", 9)):
+        data = made(kind)
+        monkeypatch.setattr(headers, "MOST_BESIDE", 50 * 37 * more)
+        assert ours(data, file).shape == (37, 50, 3)
+        monkeypatch.setattr(headers, "MOST_BESIDE", 50 * 37 * more - 1)
+        with pytest.raises(
+            ValueError, match=r"^a\.webp: 50x37 is too large for such a WebP, .*; save it as PNG or JPEG$"
+        ):
+            ours(data, file)
 
 
 def test_the_limit_is_read_off_the_header_before_anything_is_decoded(file, monkeypatch):
-    """28.6 megapixels, whatever the file holds."""
+    """3.003 megapixels, whatever the file holds."""
     monkeypatch.setattr(reader.Image, "open", lambda *_, **__: pytest.fail("a decoder was called"))
     start = b"RIFF\x40\0\0\0WEBPVP8X\x0a\0\0\0\x10\0\0\0"
-    large = start + (6_000 - 1).to_bytes(3, "little") + (4_763 - 1).to_bytes(3, "little") + b"\0" * 40
-    with pytest.raises(ValueError, match="6000x4763 is too large for a WebP here"):
+    large = start + (2_002 - 1).to_bytes(3, "little") + (1_500 - 1).to_bytes(3, "little") + b"\0" * 40
+    with pytest.raises(ValueError, match=r"2002x1500 is too large for such a WebP, at most 3\.0 megapixels"):
         ours(large, file)

@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from arr_coc.training.config import SelectorTrainConfig
+from arr_coc.training.data import SceneBatches, draw_examples
 from arr_coc_scenes.masks import FURTHER_FILES
 from arr_coc_scenes.types import Box, Question
 from arr_coc_scenes.words import WORDINGS
@@ -16,6 +18,7 @@ from studies.mini import eight_bit
 from studies.mini.config import MiniTrainConfig
 from studies.mini.data import MiniBatches, find_world
 from studies.mini.shards import save_shards
+from studies.selector.train import draw_mixed
 from studies.wide import held_out
 from studies.wide.draft import WideDraft
 from studies.wide.evaluate import ask_wide
@@ -291,3 +294,32 @@ def test_a_checkpoint_in_8_bits_is_what_it_was_but_for_half_a_step(tmp_path) -> 
     assert load_file(str(tmp_path / "again" / eight_bit.HEAD))["head.weight"].shape == (3, 4)
     with pytest.raises(ValueError, match="holds no model"):
         eight_bit.pack(tmp_path, tmp_path / "nothing.safetensors")
+
+
+def test_a_selector_learns_from_both_worlds():
+    """Its scenes are the plain ones, or for a share of the seeds wide ones, with boxes where the answers are."""
+    plain = draw_mixed(0.0, 7, (256, 256), False, None)
+    assert [one.question for one in plain] == [one.question for one in draw_examples(7, (256, 256), False, None)]
+    wide = draw_mixed(1.0, 7, (256, 256), False, None)
+    assert np.array_equal(wide[0].image, make_wide(7, "train", (256, 256)).pixels)
+    assert all(one.image is wide[0].image and one.answer for one in wide)
+    boxes = [box for one in wide for box in one.boxes]
+    assert boxes
+    assert all(0 <= x0 < x1 <= 256 and 0 <= y0 < y1 <= 256 for x0, y0, x1, y1 in boxes)
+    half = [draw_mixed(0.5, seed, (160, 160), False, ("colour",))[0].name.startswith("wide/") for seed in range(24)]
+    assert 4 < sum(half) < 20
+
+
+def test_batches_are_of_what_draws_them():
+    asked = []
+
+    def draw(seed, size, hard, families):
+        asked.append((seed, size))
+        return draw_mixed(1.0, seed, size, hard, families)
+
+    config = SelectorTrainConfig(cells_per_batch=512, questions=2, sizes=((256, 256, 1.0),))
+    (group,) = SceneBatches(config, lambda text: (len(text),), draw=draw)[0]
+    assert len(asked) == len(group.images_Bhw3) == 4
+    assert {size for _, size in asked} == {(256, 256)}
+    wanted = draw_mixed(1.0, *asked[0], False, None)[0].image
+    assert np.array_equal(np.asarray(group.images_Bhw3[0]), wanted)

@@ -12,9 +12,11 @@ from transformers import AutoTokenizer
 
 from arr_coc_scenes.words import noun, with_article
 from studies.answering import Answerer
+from studies.cells import boxes_cells
 from studies.mini.config import MiniTrainConfig
 from studies.mini.data import MiniBatches
 from studies.mini.model import mini_config, new_model
+from studies.mini.shards import save_shards
 from studies.mini.step import Learner
 from studies.mini.train import ASSETS
 from studies.mini.view_batches import shown_form, spread
@@ -24,8 +26,16 @@ from studies.wide import clips, evaluate_views, held_out
 from studies.wide.acting import BLINKS, ROLES, choose_part
 from studies.wide.clip_words import CLIP_WORDINGS, ORDINALS, ORIGINS, SEVERAL_WORDINGS, view_words
 from studies.wide.clips import CLIP_FORMS, make_clip
+from studies.wide.evaluate import ask_wide
 from studies.wide.several import SEVERAL_FORMS, make_several
-from studies.wide.start import known_entries, widen_vocabulary
+from studies.wide.start import (
+    EMBEDDING,
+    first_vocabulary,
+    known_entries,
+    read_weights,
+    widen_vocabulary,
+    write_start,
+)
 from studies.wide.view_sheet import sheet
 from studies.wide.wording import new_words
 
@@ -44,7 +54,12 @@ def rows() -> list[ShownViews]:
 
 @pytest.fixture(scope="module")
 def vocabulary() -> dict[str, int]:
-    return json.loads((ASSETS / "tokenizer.json").read_text())["model"]["vocab"]
+    """Of mini's first world; that of the shipped tokenizer is it, widened."""
+    shipped = json.loads((ASSETS / "tokenizer.json").read_text())["model"]["vocab"]
+    first = first_vocabulary(shipped)
+    assert len(first) < len(shipped)
+    assert widen_vocabulary(first)[0] == shipped
+    return first
 
 
 def seen_in(clip: ShownViews, said: str) -> dict[int, tuple[int, int, int, int]]:
@@ -268,6 +283,20 @@ def test_weights_of_either_vocabulary_are_widened(vocabulary):
         known_entries(640, vocabulary)
 
 
+def test_weights_alone_become_a_model_with_the_words_they_know(tmp_path, vocabulary):
+    """The shipped weights know all words; those of before the clips, 1,152 rows of them, get no more."""
+    write_start(ASSETS, ASSETS, tmp_path / "all", widened=False)
+    assert read_weights(tmp_path / "all").keys() == read_weights(ASSETS).keys()
+    assert (tmp_path / "all" / "tokenizer.json").read_text() == (ASSETS / "tokenizer.json").read_text()
+    weights = read_weights(ASSETS)
+    weights[EMBEDDING] = weights[EMBEDDING][:1152].contiguous()
+    save_shards(weights, tmp_path / "few")
+    write_start(tmp_path / "few", ASSETS, tmp_path / "own", widened=False)
+    known = json.loads((tmp_path / "own" / "tokenizer.json").read_text())["model"]["vocab"]
+    assert len(known) == known_entries(1152, vocabulary)
+    assert len(read_weights(tmp_path / "own")[EMBEDDING]) == 1152
+
+
 # ---- batches and evaluation --------------------------------------------------------------------------------
 
 
@@ -346,6 +375,22 @@ def test_controls_keep_the_questions_and_change_the_pictures():
         assert not np.array_equal(own.shown.pictures[-1], row.shown.pictures[-1])
     for row in evaluate_views.with_evidence(rows):
         assert row.shown.evidence(row.questions[0]) <= set(row.cells or ())
+
+
+def test_what_is_missed_is_not_shown():
+    """Half of the evidence is left out and does not come back with the even grid; a small copy is paid for."""
+    asked = ask_wide("seen", 12, (512, 512))
+    wanted = [boxes_cells(q.evidence, 16, 16) for a in asked for q in a.questions]
+    for copied, first in ((False, 0), (True, 25)):
+        whole = evaluate_views.window_rows(asked, 0.25, copied=copied, missed=0.0)
+        missed = evaluate_views.window_rows(asked, 0.25, copied=copied, missed=0.5)
+        for row, half, cells in zip(whole, missed, wanted, strict=True):
+            shown, left = ({c - first for c in one.cells if c >= first} for one in (row, half))
+            assert cells <= shown
+            assert len(left) == max(64 - first, len(cells & left))
+            assert row.cells[:first] == half.cells[:first] == tuple(range(first))
+        kept = sum(len(c & {x - first for x in half.cells}) for c, half in zip(wanted, missed, strict=True))
+        assert 0.35 < kept / sum(map(len, wanted)) < 0.65
 
 
 def test_a_model_is_asked_about_every_row(turns):

@@ -24,7 +24,7 @@ Tensors = dict[str, dict[str, torch.Tensor]]
 
 # Children come from a server that has imported everything and has done nothing yet: quick to start, safe to fork.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["arr_coc.training.main", "peft"])
+SERVER.set_forkserver_preload(["arr_coc.training.main", "peft", "matplotlib.cm", "torch._dynamo"])
 
 
 def tiny_model(folder: Path) -> Path:

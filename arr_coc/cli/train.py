@@ -27,7 +27,10 @@ def selector(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="scenes, coco:BOXES.json:IMAGES, vqa:QUESTIONS.json:ANSWERS.json:IMAGES or jsonl:FILE."),
+        typer.Option(
+            help="scenes, coco:BOXES.json:IMAGES, vqa:QUESTIONS.json:ANSWERS.json:IMAGES, docvqa:FILE.json:IMAGES, "
+            "chartqa:FILE.json:IMAGES or jsonl:FILE."
+        ),
     ] = None,
     boxes: Annotated[
         str | None, typer.Option(help="A detector's output (COCO results), to give boxes to data without.")

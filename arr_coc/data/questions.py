@@ -143,8 +143,9 @@ def read_docvqa(questions: Path, images: Path, max_broken: float = MAX_BROKEN) -
 
 def page_image(folder: ImageFolder, name: Any) -> FileImage:
     """The image by its path, or by the last part of it where the file lies in the folder itself."""
-    if isinstance(name, str) and not (folder.folder / name).is_file() and (folder.folder / Path(name).name).is_file():
-        name = Path(name).name
+    if isinstance(name, str) and not os.path.isfile(folder.folder / name):  # isfile bears what no file can be called
+        last = Path(name).name
+        name = last if os.path.isfile(folder.folder / last) else name
     return folder.image(name)
 
 
@@ -162,7 +163,7 @@ def read_chartqa(questions: Path, images: Path, max_broken: float = MAX_BROKEN) 
         asked = as_object(row)
         label = asked.get("label")
         if isinstance(label, int | float) and not isinstance(label, bool):
-            asked = {**asked, "label": f"{label:g}"}
+            asked = {**asked, "label": str(label) if isinstance(label, int) else f"{label:g}"}
         image = folder.image(asked.get("imgname"))
         question, answer = as_text(asked, "query"), as_text(asked, "label")
         name = f"{folder.folder.name}/{image.name}: {question}"

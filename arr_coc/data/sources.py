@@ -28,6 +28,7 @@ READERS: dict[str, Callable[..., FileExamples]] = {
     "chartqa": read_chartqa,
     "jsonl": read_jsonl,
 }
+METRIC_OF = {"coco": "none", "vqa": "vqa", "docvqa": "anls", "chartqa": "relaxed", "jsonl": "exact"}  # unless asked for
 
 
 def parse_source(spec: str) -> tuple[str, list[Path]]:

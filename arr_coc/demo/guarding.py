@@ -5,6 +5,7 @@ A refusal says the number of its request and what to do, and nothing else.
 
 import asyncio
 import ctypes
+import gc
 import re
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ MOST_OF_ONE = 8  # questions that one client may have in the queue
 PAUSE = 0.02  # seconds between two looks at the queue; a thousand a second would slow the answer in hand
 MOST_LANES = 1000  # clients whose last turn is remembered
 GONE = 60  # seconds until a page that was closed is forgotten
+REST = 1  # seconds after the last of them until memory is given back, all at once
 HEARTBEAT = re.compile(r"/heartbeat/([^/]+)$")  # the stream that a page holds open
 PUBLIC = ("ask", "compare")  # what may be called by name
 # The browser itself refuses to load anything from another place than this server.
@@ -67,15 +69,15 @@ class Gate:
         return own + size <= MOST_OF_CLIENT and sum(taken for *_, taken in self.uploads) + size <= MOST_STORED
 
     @contextmanager
-    def counting(self, path: str, query: str) -> Iterator[None]:
-        """While a stream is open, somebody is there."""
+    def counting(self, path: str, query: str) -> Iterator[str]:
+        """While a stream is open, somebody is there: the session, or the event where a call has none, or nobody."""
         page = HEARTBEAT.search(path)
         stream = re.search(r"/call/(?:v2/)?[^/]+/([^/]+)$", path)
         session = parse_qs(query).get("session_hash", [""])[0] if path.endswith("/queue/data") else ""
         count, who = (self.shown, page[1]) if page else (self.read, stream[1] if stream else session)
         count[who] += 1
         try:
-            yield
+            yield who
         finally:
             count[who] -= 1
             if not count[who]:
@@ -149,6 +151,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self.app, self.gate = app, gate
+        self._giving_back: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -157,15 +160,28 @@ class Guard:
         exchange = PageExchange(self.gate, scope, receive, send)
         if not await exchange.is_fit():
             return
-        with self.gate.counting(exchange.path, scope.get("query_string", b"").decode("latin-1")):
+        with self.gate.counting(exchange.path, scope.get("query_string", b"").decode("latin-1")) as who:
             await exchange.run(self.app)
-        if page := HEARTBEAT.search(exchange.path):
-            asyncio.get_running_loop().call_later(GONE, self._forget, scope["app"].state_holder, page[1])
+        if who:  # a call by name comes once, a page may come back
+            wait = 0 if "/call/" in exchange.path else GONE
+            asyncio.get_running_loop().call_later(wait, self._forget, scope["app"], who)
 
-    def _forget(self, sessions: Any, session: str) -> None:
-        """What a page kept that is gone and has not come back."""
-        if not self.gate.shown[session]:
-            sessions.session_data.pop(session, None)
+    def _forget(self, app: Any, session: str) -> None:
+        """What is kept of a page that is gone and has not come back, or of a call that is over."""
+        app.get_blocks()._queue.tidy()
+        if self.gate.shown[session] or self.gate.read[session]:
+            return
+        sessions = app.state_holder
+        sessions.session_data.pop(session, None)
+        sessions.time_last_used.pop(session, None)
+        if self._giving_back:
+            self._giving_back.cancel()
+        self._giving_back = asyncio.get_running_loop().call_later(REST, self._give_back)
+
+    def _give_back(self) -> None:
+        """Memory of what was forgotten, while nobody waits for an answer; requests that are no streams count as ""."""
+        if not any(count for who, count in self.gate.read.items() if who):
+            gc.collect()  # what is dropped may lie in cycles
             with suppress(OSError, AttributeError):  # the C library keeps what is free, unless it is asked
                 ctypes.CDLL(None).malloc_trim(0)
 
@@ -189,6 +205,13 @@ class FairQueue(Queue):
         if lanes[_lane(request, body.session_hash)] >= MOST_OF_ONE:
             return False, WHY[503], "queue_full"
         return await super().push(body, request, username)
+
+    def tidy(self) -> None:
+        """Forget the sessions of which nothing waits, runs or is read; Gradio would keep a line of each for ever."""
+        for session, ids in list(self.pending_event_ids_session.items()):
+            if not any(one in self.event_ids_to_events or self.gate.read[one] for one in (session, *ids)):
+                del self.pending_event_ids_session[session]
+                self.pending_messages_per_session.pop(session, None)
 
     def get_events(self) -> Any:
         """Of those that somebody waits for, the one whose client has waited longest for its turn."""

@@ -1,12 +1,14 @@
 """Serving the page: loopback unless asked otherwise, nothing from outside, every limit set."""
 
 import atexit
+import ctypes
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from typing import Any
 
 # Before Gradio is imported: it tells nobody of its use, and does not sum up all events so far after each one.
@@ -26,6 +28,7 @@ MOST_WAITING = 32  # questions in the queue; the next one is told to come back
 MOST_THREADS = 8  # one question at a time, and some for the rest; every thread holds memory of its own
 MOST_SESSIONS = 64  # browsers whose last look is remembered
 PASSWORD = "ARR_COC_DEMO_PASSWORD"  # the variable that holds it: a command line can be read by others
+M_ARENA_MAX = -8  # of the C library's mallopt
 
 
 def serve(
@@ -47,6 +50,7 @@ def serve(
     if wait:
         _heed_signals()
     _use_private_folder()
+    _share_memory()
     page = build_page(models)
     page.queue(max_size=MOST_WAITING, default_concurrency_limit=4, api_open=False)
     gate = Gate(local=is_loopback(host))
@@ -94,6 +98,12 @@ def _wait(page: Any) -> None:
         threading.Event().wait()
     finally:
         page.close(verbose=False)
+
+
+def _share_memory() -> None:
+    """One pool for all threads: each would keep one of its own, with the room of its largest question."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _use_private_folder() -> None:

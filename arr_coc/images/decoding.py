@@ -2,19 +2,17 @@
 
 Beside the finished image (4 bytes a pixel in memory) at most 4 bytes a pixel are held, the decoded image or what its
 decoder needs: what must be converted is converted strip by strip, and what would need more is read otherwise. A WebP
-alone costs 14, since Pillow reads it as an animation, on two canvases.
+alone costs more, since Pillow reads it as an animation, on two canvases: so it may have fewer pixels.
 """
 
 from collections.abc import Iterator
 
 from PIL import Image, WebPImagePlugin
 
-from arr_coc.images.headers import PictureFile, Refused, check_size
+from arr_coc.images.headers import MOST_COST, PictureFile, Refused, check_size
 
-MOST_COST = 8  # bytes of memory a pixel, the finished image among them
-WEBP_COST = 14  # the same of a WebP, which may have fewer pixels for it
 MOST_TWICE = 16_000_000  # pixels of a JPEG that must be read twice, which takes a second
-SPARE = 8 * 2**20  # bytes that a decoder may take beyond that
+SPARE = 8 * 2**20  # bytes that the decoder of a JPEG or PNG may take beside 8 a pixel
 STRIP = 2**18  # pixels that are converted at a time; small enough to cost nothing, large enough to be quick
 
 TURNS = {

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import IO
 
 FORMATS = ("JPEG", "PNG", "WEBP")
+MOST_COST = 8  # bytes of memory a pixel, the finished image among them
+MOST_BESIDE = 12_000_000  # bytes that a WebP may take beside 8 a pixel; the box allows every image as many
 MOST_PIXELS = 50_000_000
 MOST_ASPECT = 200  # Qwen's resizing refuses more
 MOST_PIECES = 20_000  # chunks or segments of one file; each costs microseconds, millions would cost seconds
@@ -28,6 +30,7 @@ JPEG_UNREAD = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the same, of 
 JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
 JPEG_JFIF, JPEG_EXIF, JPEG_ADOBE, JPEG_COMMENT, JPEG_SCAN, JPEG_END = 0xE0, 0xE1, 0xEE, 0xFE, 0xDA, 0xD9
 WEBP_KEPT = (b"VP8X", b"ANIM", b"ANMF", b"ALPH", b"VP8 ", b"VP8L")
+WEBP_HELD, WEBP_HELD_CLEAR = 8.0, 13.0  # two canvases; a lossy one's transparency is unpacked beside them
 WEBP_ALPHA, WEBP_ANIMATED, WEBP_EXIF, WEBP_XMP = 0x10, 0x02, 0x08, 0x04  # flags of VP8X
 XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
 ORIENTATION = 0x0112  # the tag of EXIF
@@ -240,7 +243,7 @@ def _webp_size(start: bytes) -> tuple[int, int]:
 
 def _webp(file: IO[bytes], width: int, height: int) -> PictureFile:
     """The chunks of the first frame."""
-    kept, flags, told, frames, is_lossless = io.BytesIO(), 0, {}, 0, False
+    kept, flags, told, frames, is_lossless, is_clear = io.BytesIO(), 0, {}, 0, False, False
     kept.write(file.read(12))
     for _ in range(MOST_PIECES):
         head = file.read(8)
@@ -254,7 +257,8 @@ def _webp(file: IO[bytes], width: int, height: int) -> PictureFile:
         if kind == b"VP8X":
             flags, data = data[0], bytes((data[0] & (WEBP_ALPHA | WEBP_ANIMATED),)) + data[1:]
         if kind in WEBP_KEPT and frames <= 1:
-            is_lossless |= (data[16:20] if kind == b"ANMF" else kind) in (b"VP8L", b"ALPH")
+            part = data[16:20] if kind == b"ANMF" else kind
+            is_lossless, is_clear = is_lossless or part in (b"VP8L", b"ALPH"), is_clear or part == b"ALPH"
             kept.write(head + data)
         elif kind in (b"EXIF", b"XMP "):
             told[kind] = data[:MOST_EXIF]
@@ -266,7 +270,8 @@ def _webp(file: IO[bytes], width: int, height: int) -> PictureFile:
     orientation = orientation_of(told.get(b"EXIF", b"")) if flags & WEBP_EXIF else 0
     if not orientation and flags & WEBP_XMP and (said := XMP_ORIENTATION.search(told.get(b"XMP ", b""))):
         orientation = int(said[1])
-    return PictureFile(kept, "WEBP", width, height, orientation, is_lossless_webp=is_lossless)
+    held = WEBP_HELD_CLEAR if is_clear else WEBP_HELD
+    return PictureFile(kept, "WEBP", width, height, orientation, held, is_lossless)
 
 
 def check_size(width: int, height: int, name: str) -> None:
@@ -276,3 +281,12 @@ def check_size(width: int, height: int, name: str) -> None:
         raise Refused(f"{name}: {width}x{height} is over {MOST_PIXELS // 10**6} megapixels; resize it first")
     if max(width, height) > MOST_ASPECT * min(width, height):
         raise Refused(f"{name}: {width}x{height} is longer than {MOST_ASPECT} to 1; crop it first")
+
+
+def check_picture(picture: PictureFile, name: str) -> None:
+    """By its header. A WebP may have 3 megapixels, 1.3 if it is lossy and transparent: they cost more memory."""
+    check_size(picture.width, picture.height, name)
+    most = int(MOST_BESIDE / (picture.held + 4 - MOST_COST)) if picture.format == "WEBP" else 0
+    if most and picture.width * picture.height > most:
+        says = f"{picture.width}x{picture.height} is too large for such a WebP, at most {most / 10**6:.1f} megapixels"
+        raise Refused(f"{name}: {says}; save it as PNG or JPEG")

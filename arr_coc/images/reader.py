@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.images import box
-from arr_coc.images.decoding import MOST_COST, WEBP_COST, decode, upright_rgb
-from arr_coc.images.headers import MOST_PIXELS, ORIENTATION, Refused, check_size, one_line, orientation_of, read_header
+from arr_coc.images.decoding import decode, upright_rgb
+from arr_coc.images.headers import ORIENTATION, check_picture, check_size, one_line, orientation_of, read_header
 
 MOST_BYTES = 20 * 1024 * 1024
 MOST_IMAGES = 8
@@ -101,10 +101,7 @@ def _from_file(file: IO[bytes], size: int, name: str, boxed: bool) -> Image.Imag
         raise ValueError(f"{name}: {size / 2**20:.0f} MB, at most {MOST_BYTES // 2**20} MB; save it smaller")
     with one_line(name):
         picture = read_header(file)
-        check_size(picture.width, picture.height, name)
-        if picture.format == "WEBP" and picture.width * picture.height * WEBP_COST > MOST_PIXELS * MOST_COST:
-            says = f"{picture.width}x{picture.height} is too large for a WebP here"
-            raise Refused(f"{name}: {says}; save it as PNG or JPEG")
+        check_picture(picture, name)
         return box.BOX.decode(picture, name) if boxed or picture.is_risky else decode(picture, name)
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 sys.path += sys.argv[1:]
 
-from arr_coc.images.decoding import MOST_COST, WEBP_COST, decode, strips
-from arr_coc.images.headers import MOST_PIXELS, PictureFile, one_line
+from arr_coc.images.decoding import decode, strips
+from arr_coc.images.headers import MOST_COST, MOST_PIXELS, PictureFile, one_line
 
 try:
     import resource
@@ -46,9 +46,8 @@ def limit(cost: int) -> None:
 def answer(about: dict[str, Any], data: bytes) -> tuple[dict[str, Any], Any]:
     """What to say of a picture, and the image if there is one."""
     name, picture = about.pop("name"), PictureFile(io.BytesIO(data), **about)
-    a_pixel = WEBP_COST if picture.format == "WEBP" else MOST_COST
     try:
-        limit(min(picture.width * picture.height, MOST_PIXELS) * a_pixel + SPARE)
+        limit(min(picture.width * picture.height, MOST_PIXELS) * MOST_COST + SPARE)
         with one_line(name):
             image = decode(picture, name)
     except ValueError as error:

@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from arr_coc.files import whole_file, write_whole
 from arr_coc.qwen.storage import read_shapes, read_tensors
 
 HOWS = ("none", "lora", "last4", "all")
@@ -113,11 +114,11 @@ def save_adapted(model: Any, how: str, folder: str | Path) -> None:
         raise ValueError(
             f"adapting {how!r} does not fit a model with{'' if has_adapters(model) else 'out'} LoRA adapters"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     if how == "lora":
         weights = _peft().get_peft_model_state_dict(model)
         _write(folder / LORA_FILE, {_PEFT_PREFIX + name: tensor for name, tensor in weights.items()}, how)
-        model.peft_config["default"].save_pretrained(str(folder))
+        settings = model.peft_config["default"].to_dict()
+        write_whole(folder / LORA_CONFIG, json.dumps(settings, default=list, indent=2, sort_keys=True) + "\n")
     else:
         _write(folder / DELTA_FILE, trainable(model), how)
 
@@ -182,7 +183,8 @@ def _read_lora_config(folder: Path) -> Any:
 
 def _write(path: Path, tensors: Mapping[str, Tensor], how: str) -> None:
     copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(copies, str(path), metadata={"format": "pt", "adapted": how})
+    with whole_file(path) as place:
+        save_file(copies, str(place), metadata={"format": "pt", "adapted": how})
 
 
 def _inject(model: Any, config: Any) -> None:

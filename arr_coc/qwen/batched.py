@@ -7,7 +7,7 @@ The sequence is always: lead, image, end mark (together the prefix, shared by al
 question's turn, which sees the prefix and itself, at the positions it would have alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from arr_coc.qwen.vision import Grid
 from arr_coc.timing import Stopwatch
 
 Cache = list[tuple[Tensor, Tensor]]  # per decoder layer: key and value, [B, heads, S, d]
+Read = Callable[[Tensor, Tensor, Tensor, Tensor, Cache], Tensor]  # ids, positions, mask, last tokens -> logits
+Watch = Callable[[int, Tensor, Tensor], None]  # step, rows that are not done, logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +125,29 @@ def share_cache(cache_U: Cache, prefix_R: Tensor) -> Cache:
     return [(key[prefix_R], value[prefix_R]) for key, value in cache_U]
 
 
+def read_last(
+    model: Any, ids_BT: Tensor, positions_BT: Tensor, mask_B1TL: Tensor, last_B: Tensor, cache: Cache
+) -> Tensor:
+    """Logits after each row's token number `last_B`."""
+    hidden_BTD = run_text(model, ids_BT, positions_BT, mask_B1TL, cache)
+    return forward.logits_of(model, hidden_BTD[torch.arange(len(last_B), device=last_B.device), last_B])
+
+
 def answer_rows(
-    model: Any,
+    read: Read,
     cache: Cache,
     prompts: Sequence[Sequence[int]],
     start: int,
     stop_id: int,
     most_tokens: int,
     stopwatch: Stopwatch,
+    watch: Watch = lambda step, row_A, logits_AV: None,
 ) -> list[list[int]]:
     """The likeliest answer of each row without the stop token. `start` is the position of the first prompt token.
 
-    The prompts' own pass is timed as "prefill", the steps after the first token as "decode". `cache` is used up.
+    `read` is `read_last` of a model, or another that reads on from a cache and appends to it; `watch` sees the logits
+    of every step. The prompts' own pass is timed as "prefill", the steps after the first token as "decode". `cache` is
+    used up.
     """
     device, rows, prefix = cache[0][0].device, len(prompts), cache[0][0].shape[2]
     lengths_R = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -145,21 +158,28 @@ def answer_rows(
         # Padding stands after the prompt, so that being causal hides it.
         causal = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
         mask = F.pad(causal, (prefix, 0), value=True).expand(rows, 1, -1, -1)
-        hidden_RTD = run_text(model, ids_RT, (start + columns_T).expand(rows, -1), mask, cache)
-        logits_AV = forward.logits_of(model, hidden_RTD[torch.arange(rows, device=device), lengths_R - 1])
+        logits_AV = read(ids_RT, (start + columns_T).expand(rows, -1), mask, lengths_R - 1, cache)
     with stopwatch.part("decode"):
         valid_AL = F.pad(columns_T < lengths_R[:, None], (prefix, 0), value=True)
-        return _go_on(model, cache, logits_AV, valid_AL, start + lengths_R, stop_id, most_tokens)
+        return _go_on(read, cache, logits_AV, valid_AL, start + lengths_R, stop_id, most_tokens, watch)
 
 
 def _go_on(
-    model: Any, cache: Cache, logits_AV: Tensor, valid_AL: Tensor, next_A: Tensor, stop_id: int, most_tokens: int
+    read: Read,
+    cache: Cache,
+    logits_AV: Tensor,
+    valid_AL: Tensor,
+    next_A: Tensor,
+    stop_id: int,
+    most_tokens: int,
+    watch: Watch,
 ) -> list[list[int]]:
     """The rest of the answers, token by token. Rows that are done leave the batch when they are a quarter of it."""
     found: list[list[int]] = [[] for _ in range(logits_AV.shape[0])]
     row_A = torch.arange(len(found), device=logits_AV.device)
     done_A = torch.zeros_like(row_A, dtype=torch.bool)
     for step in range(most_tokens):
+        watch(step, row_A, logits_AV)
         token_A = logits_AV.argmax(-1)
         done_A = done_A | (token_A == stop_id)
         done = done_A.tolist()
@@ -173,6 +193,6 @@ def _go_on(
             row_A, token_A, valid_AL, next_A, done_A = (x[left] for x in (row_A, token_A, valid_AL, next_A, done_A))
             cache[:] = [(key[left], value[left]) for key, value in cache]
         valid_AL = F.pad(valid_AL, (0, 1), value=True)
-        given = token_A.unsqueeze(1), (next_A + step).unsqueeze(1), valid_AL[:, None, None]
-        logits_AV = forward.logits_of(model, run_text(model, *given, cache)[:, 0])
+        given = token_A[:, None], (next_A + step)[:, None], valid_AL[:, None, None], torch.zeros_like(token_A)
+        logits_AV = read(*given, cache)
     return found

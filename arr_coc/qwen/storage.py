@@ -14,6 +14,7 @@ from torch import Tensor
 
 from arr_coc import __version__
 from arr_coc.config import CONFIG_FILE, ARRCOCConfig
+from arr_coc.files import whole_file
 from arr_coc.layer import ARRCOCLayer
 
 WEIGHTS_FILE = "arr_coc.safetensors"
@@ -31,11 +32,12 @@ def has_adapter(folder: Path) -> bool:
 
 def save_adapter(folder: Path, config: ARRCOCConfig, layer: ARRCOCLayer) -> None:
     """Write config, weights and card. The weights come last, so a folder without them is visibly unfinished."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config.save(folder)
-    (folder / CARD_FILE).write_text(model_card(config, layer))
-    weights = {name: tensor.detach().float().cpu().contiguous() for name, tensor in layer.state_dict().items()}
-    save_file(weights, str(folder / WEIGHTS_FILE), metadata={"format": "pt", "library": f"arr-coc {__version__}"})
+    places = whole_file(folder / WEIGHTS_FILE), whole_file(folder / CARD_FILE), whole_file(folder / CONFIG_FILE)
+    tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in layer.state_dict().items()}
+    with places[0] as weights, places[1] as card, places[2] as settings:
+        settings.write_text(config.as_json())
+        card.write_text(model_card(config, layer))
+        save_file(tensors, str(weights), metadata={"format": "pt", "library": f"arr-coc {__version__}"})
 
 
 def load_adapter(folder: Path) -> tuple[ARRCOCConfig, ARRCOCLayer]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arr_coc.attending import TokenAllocator
 from arr_coc.balancing import cautious, multiply
-from arr_coc.config import SCORERS, ARRCOCConfig, FirstLook
+from arr_coc.config import DEPTH, SCORERS, ARRCOCConfig, FirstLook
 from arr_coc.knowing import InformationScorer, saliency
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, TexturePyramid
@@ -46,7 +46,7 @@ class LookTwiceSelector(Selector):
         layer: ARRCOCLayer | None = None,
         least: int = 64,
         most: int = 256,
-        depth: float = 5 / 7,
+        depth: float = DEPTH,
         information: float = EXPONENTS[0],
         perspectival: float = EXPONENTS[1],
         steepness: float = STEEPNESS,
@@ -96,9 +96,10 @@ class LookTwiceSelector(Selector):
                 blind_B2HW, spread_R = blind_B2HW[image_R], spread_R[image_R]
             asked_R1 = asked_R.unsqueeze(-1)
             wanted_RHW = torch.where(asked_R1.unsqueeze(-1), attended_RHW, torch.ones_like(attended_RHW))
-            scores_RSHW = torch.cat([blind_B2HW, with_neighbours(wanted_RHW).unsqueeze(1)], dim=1)
             asked_S, unasked_S, tensions_T = self.fixed_3S
             exponents_RS = torch.where(asked_R1, asked_S, unasked_S)
+            lending_RHW = blind_B2HW[:, 0] ** exponents_RS[:, :1].unsqueeze(-1)
+            scores_RSHW = torch.cat([blind_B2HW, with_neighbours(wanted_RHW, lending_RHW).unsqueeze(1)], dim=1)
             tensions_RT = tensions_T.expand(scores_RSHW.shape[0], -1)
             balance = cautious(Balance(multiply(scores_RSHW, exponents_RS), exponents_RS, tensions_RT), spread_R)
             peak_RS11 = scores_RSHW.amax((2, 3), keepdim=True).clamp(min=1e-12)
@@ -108,13 +109,15 @@ class LookTwiceSelector(Selector):
         return Judgement(maps, balance, mass_R)
 
 
-def with_neighbours(attended_RHW: Tensor) -> Tensor:
-    """Geometric mean of a cell's attention and the most in its 3 x 3 cells: things and words reach over cells.
+def with_neighbours(attended_RHW: Tensor, lending_RHW: Tensor) -> Tensor:
+    """Geometric mean of a cell's attention and the most that its 3 x 3 cells lend: things and words reach over cells.
 
-    A cell of the small copy lies over four or more of the image, and attention is drawn to a part of what is meant.
+    A cell of the small copy lies over four or more of the image, and attention is drawn to a part of what is meant. A
+    cell lends its attention as far as it holds something (`lending_RHW`, 0 or more, in any unit): what falls on empty
+    ground, as on sinks, is not handed on to what lies beside it.
     """
-    most_RHW = F.max_pool2d(attended_RHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0]
-    return (attended_RHW * most_RHW).sqrt()
+    lent_RHW = attended_RHW * lending_RHW / lending_RHW.amax((1, 2), keepdim=True).clamp(min=1e-12)
+    return (attended_RHW * F.max_pool2d(lent_RHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0]).sqrt()
 
 
 def above_ground(information_BHW: Tensor) -> Tensor:

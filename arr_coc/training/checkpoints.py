@@ -71,10 +71,10 @@ def held(folder: Path) -> Iterator[None]:
             raise ValueError(
                 f"another run writes into {folder} ({file.read(200).strip()}): wait for its end, or give another --out"
             ) from None
-        file.truncate(0)
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
-        file.flush()
+        with told_if_not_saved(LOCK):
+            file.truncate(0)
+            os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
         yield
 
 

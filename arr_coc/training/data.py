@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from arr_coc.data.examples import Example, Examples, FileExamples, readable_example, scene_examples
 from arr_coc.data.sources import read_source
+from arr_coc.files import write_whole
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import ImageSizes, cut_tokens
 from arr_coc.training.config import SelectorTrainConfig
@@ -205,7 +206,7 @@ class LeftOut:
         """Rows that were broken: some are said, all are in a file."""
         broken = self.data.broken
         if broken:
-            (out / LIST).write_text("".join(f"{line}\n" for line in broken))
+            write_whole(out / LIST, "".join(f"{line}\n" for line in broken))
             for line in broken[:SAID]:
                 self.tell(f"left out: {line}")
             self.tell(f"{len(broken)} broken rows were left out, see {LIST}", broken=len(broken))

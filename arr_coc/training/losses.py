@@ -12,13 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.attending import TokenAllocator, relevance_mass
+from arr_coc.attending import LEAST_SHARE, SHARE_SPAN, TokenAllocator, relevance_mass
 
 IGNORE = -100  # label of tokens that carry no loss
 EDGE = 1e-3  # logarithms see relevance shrunk into [EDGE, 1 - EDGE]
 MOST_WEIGHT = 50.0  # of a positive cell under "balanced"; one cell in a thousand would else drown all others
-# Of TokenAllocator.automatic: the share of the mass is LEAST_SHARE + SHARE_SPAN * particularize.
-LEAST_SHARE, SHARE_SPAN = 0.5, 0.45
 
 
 # ---------------------------------------------------------------- which rows count

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.evaluation.field.data import SPREAD
+from arr_coc.files import append_whole
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Judgement
 from arr_coc.training.groups import GridGroup
@@ -64,8 +65,7 @@ class Report:
 
     def __call__(self, line: str, **values: Any) -> None:
         self._say(line)
-        with self._path.open("a") as file:
-            file.write(json.dumps(values) + "\n")
+        append_whole(self._path, json.dumps(values) + "\n")
 
 
 class Watcher:
@@ -126,12 +126,12 @@ class Watcher:
     def _save(self, tiles: list[tuple[str, Image.Image]], step: int) -> None:
         if not tiles:
             return
+        from arr_coc.viewing.saving import save_picture
         from arr_coc.viewing.sheets import sheet
 
         scale = TILE / max(tiles[0][1].size)
         size = (round(tiles[0][1].width * scale), round(tiles[0][1].height * scale))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        sheet(tiles, size, columns=6).save(self.folder / f"step-{step:08d}.png")
+        save_picture(sheet(tiles, size, columns=6), self.folder / f"step-{step:08d}.png")
 
 
 def recalls(kept_RHW: Tensor, evidence_RHW: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ f = d / 2, S prefix tokens (lead + K + 1), T text tokens.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
+from arr_coc.qwen import batched
 from arr_coc.timing import Stopwatch
 from studies.batched import kernels as plain_kernels
 from studies.batched.kernels import merger_weights, text_weights, vision_weights
@@ -247,74 +248,25 @@ def logits(model: Any, hidden: Tensor, dtype: torch.dtype) -> Tensor:
 # ---------------------------------------------------------------- greedy decoding
 
 
-def share_cache(cache_U: PrefixCache, prefix_R: Tensor) -> PrefixCache:
-    """The keys and values of each row's own prefix."""
-    return [(key[prefix_R], value[prefix_R]) for key, value in cache_U]
-
-
-def timed(stopwatch: Stopwatch | None, name: str) -> AbstractContextManager[None]:
-    """A part of that name, or nothing where nobody times it."""
-    return nullcontext() if stopwatch is None else stopwatch.part(name)
+def read_last(
+    model: Any, ids_BT: Tensor, positions_BT: Tensor, mask_B1TL: Tensor, last_B: Tensor, cache: PrefixCache
+) -> Tensor:
+    """Logits after each row's token number `last_B`."""
+    hidden_BTD = run_text(model, ids_BT, positions_BT, mask_B1TL, cache, grow=True)
+    rows_B = torch.arange(len(last_B), device=last_B.device)
+    return logits(model, hidden_BTD[rows_B, last_B], cache[0][0].dtype)
 
 
 def answer_rows(
-    model: Any,
-    cache: PrefixCache,
-    prompts: Sequence[Sequence[int]],
-    start: int,
-    stop_id: int,
-    most_tokens: int,
-    stopwatch: Stopwatch | None = None,
+    model: Any, cache: PrefixCache, prompts: Sequence[Sequence[int]], start: int, stop_id: int, most_tokens: int
 ) -> list[Said]:
-    """The likeliest answer of each row, token by token. `start` is the position of the first prompt token.
+    """The likeliest answer of each row, as `arr_coc.qwen.batched` finds it, and how sure each step was."""
+    best_RT2 = torch.zeros(len(prompts), most_tokens, 2)
 
-    The prompts' own pass is timed as "prefill", the steps after the first token as "decode". `cache` is used up.
-    """
-    device, dtype = cache[0][0].device, cache[0][0].dtype
-    lengths_R = torch.tensor([len(prompt) for prompt in prompts], device=device)
-    longest = int(lengths_R.max())
-    rows, prefix = len(prompts), cache[0][0].shape[2]
-    ids_RT = torch.tensor([[*prompt, *[stop_id] * (longest - len(prompt))] for prompt in prompts], device=device)
-    columns_T = torch.arange(longest, device=device)
-    with timed(stopwatch, "prefill"):
-        # Padding stands after the prompt, so that being causal hides it.
-        causal = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
-        mask = torch.cat([causal.new_ones(longest, prefix), causal], dim=1).expand(rows, 1, -1, -1)
-        hidden_RTD = run_text(model, ids_RT, (start + columns_T).expand(rows, -1), mask, cache, grow=True)
-        last_RD = hidden_RTD[torch.arange(rows, device=device), lengths_R - 1]
-        logits_AV = logits(model, last_RD, dtype)
-    with timed(stopwatch, "decode"):
-        valid_AL = torch.cat([causal.new_ones(rows, prefix), columns_T < lengths_R[:, None]], dim=1)
-        return _go_on(model, cache, logits_AV, valid_AL, start + lengths_R, stop_id, most_tokens)
+    def watch(step: int, row_A: Tensor, logits_AV: Tensor) -> None:
+        best_RT2[row_A.cpu(), step] = logits_AV.softmax(-1).topk(2).values.cpu()
 
-
-def _go_on(
-    model: Any, cache: PrefixCache, logits_AV: Tensor, valid_AL: Tensor, next_A: Tensor, stop_id: int, most_tokens: int
-) -> list[Said]:
-    """The rest of the answers, token by token. Rows that are done leave the batch when they are a quarter of it."""
-    dtype = cache[0][0].dtype
-    found: list[list[int]] = [[] for _ in range(logits_AV.shape[0])]
-    best_RT2 = logits_AV.new_zeros(len(found), most_tokens, 2)
-    row_A = torch.arange(len(found), device=logits_AV.device)
-    done_A = torch.zeros_like(row_A, dtype=torch.bool)
-    for step in range(most_tokens):
-        token_A = logits_AV.argmax(-1)
-        best_RT2[row_A, step] = logits_AV.softmax(-1).topk(2).values
-        done_A = done_A | (token_A == stop_id)
-        done = done_A.tolist()
-        for row, token, over in zip(row_A.tolist(), token_A.tolist(), done, strict=True):
-            if not over:
-                found[row].append(token)
-        if all(done) or step + 1 == most_tokens:
-            break
-        if 4 * sum(done) >= len(done):
-            left = (~done_A).nonzero().squeeze(-1)
-            row_A, token_A, valid_AL, next_A, done_A = (x[left] for x in (row_A, token_A, valid_AL, next_A, done_A))
-            cache[:] = [(key[left], value[left]) for key, value in cache]
-        valid_AL = torch.cat([valid_AL, valid_AL.new_ones(valid_AL.shape[0], 1)], dim=1)
-        hidden_A1D = run_text(
-            model, token_A.unsqueeze(1), (next_A + step).unsqueeze(1), valid_AL[:, None, None], cache, grow=True
-        )
-        logits_AV = logits(model, hidden_A1D[:, 0], dtype)
+    read, timed = partial(read_last, model), Stopwatch(cache[0][0].device)
+    found = batched.answer_rows(read, cache, prompts, start, stop_id, most_tokens, timed, watch)
     # One more step than tokens: the stop token's, unless the answer was cut short.
     return [Said(ids, best_T2[: len(ids) + 1]) for ids, best_T2 in zip(found, best_RT2.tolist(), strict=True)]

@@ -80,10 +80,12 @@ def draw(results: dict[str, Any], path: Path) -> None:
         axes.plot([0, 100], [0, 100], color=LIGHT.faint, linestyle=":", linewidth=1, label="as sure as it is right")
         for split, label in SPLITS.items():
             bins = results["splits"][split]["reliability"]["bins"]
-            colour, mark = MARKS[split]
+            colour, mark, asked = *MARKS[split], sum(one["n"] for one in bins)
             sure, right = ([100 * one[name] for one in bins] for name in ("confidence", "right"))
             axes.plot(sure, right, color=colour, linewidth=1.2, marker=mark, markersize=4, label=label)
-            axes.scatter(sure, right, s=[one["n"] for one in bins], color=colour, alpha=0.25, linewidths=0)
+            axes.scatter(
+                sure, right, s=[250 * one["n"] / asked for one in bins], color=colour, alpha=0.25, linewidths=0
+            )
         axes.set(xlabel="confidence of the answer, %", ylabel="right answers, %", xlim=(0, 102), ylim=(-2, 102))
         axes.grid(color=LIGHT.grid, linewidth=0.7)
         axes.set_axisbelow(True)

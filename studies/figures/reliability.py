@@ -41,13 +41,32 @@ def reliability_runs(results: dict[str, Any]) -> str:
     return "\n".join([*table, "", f"{line} (`{MEASURE} queue`)."])
 
 
+def mutants_line(results: dict[str, Any]) -> str:
+    """The mutants, and those of them that all tests were run with."""
+    tried = results["whole"]["mutants"]
+    line = (
+        f"Of {results['listed']} mutants the tests that name them killed {results['killed']} (`{results['command']}`)."
+    )
+    if not tried:
+        return line
+    killed = ", ".join(
+        f"{name} (`{one['failed'][0].partition('::')[2]}`)" for name, one in tried.items() if one["failed"]
+    )
+    told = (
+        f"With all that `make test` runs, {len(tried)} were tried (`{results['whole']['command']}`); the first to fail"
+    )
+    return f"{line} {told}: {killed}."
+
+
 def page_line(load: dict[str, Any]) -> str:
     """The page among slow, many and greedy clients."""
+    after = ", ".join(map(str, load["megabytes_after"]))
     return (
         f"The page, with {load['slow_bodies']} slow bodies, {load['sessions']} sessions and one greedy client "
         f"({load['greedy_answers']} answers, {load['greedy_refused']} refused) on {load['cores']} cores: a second "
         f"client's question took {load['seconds_under_load']:.2f} s, {load['times_alone']:.2f} times as long as alone. "
         f"The process had {load['megabytes_before']} MB before, {load['megabytes_with_sessions']} with sessions and "
-        f"{load['megabytes_after']} after; {'all' if load['answers_equal'] else 'not all'} answers were equal "
+        f"{load['megabytes_at_most']} at most; once all pages were closed and forgotten {after}, after each of "
+        f"{load['loads']} such loads. {'All' if load['answers_equal'] else 'Not all'} answers were equal "
         f"(`{load['command']}`)."
     )

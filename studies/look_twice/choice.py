@@ -82,10 +82,12 @@ def collect(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> list[Sample]:
         looked = make_batch(owner, part)
         evidence_RN = looked.told(True)["evidence_BHW"].flatten(1)
         judged = {g: looked.judge(selectors[spec])[0] for g, spec in specs.items()}
-        recall_RGB = torch.stack([recall_of(j.balance.relevance_BHW, evidence_RN) for j in judged.values()], dim=1)
+        recall_RGB = torch.stack(
+            [recall_of(j.balance.relevance_BHW, evidence_RN) for j in judged.values()], dim=1
+        ).cpu()
         one = judged[1.0]
-        alone = {name: recall_of(one.maps[name], evidence_RN) for name in one.maps}
-        features_RF = features_of(one)
+        alone = {name: recall_of(one.maps[name], evidence_RN).cpu() for name in one.maps}
+        features_RF = features_of(one).cpu()
         for row, query in enumerate(looked.queries):
             if evidence_RN[row].any():
                 words = frozenset(re.findall("[a-z]+", query.text.lower()))

@@ -4,7 +4,7 @@
     python -m studies.look_twice.summary --field DIR [DIR ...] [--control DIR ...] [--choice FILE] --out FILE
 
 A DIR holds files of samples as `arr-coc eval` leaves them. Only questions that looking twice has answered count, for
-every method alike; methods are compared question by question, images as clusters.
+every method alike, at its budgets; methods are compared question by question, images as clusters.
 """
 
 import argparse
@@ -71,7 +71,12 @@ def table(methods: dict[str, Records]) -> dict[str, Any]:
     """Rows of all methods, and how we compare with each at its budget, encoded after and before the ViT."""
     own = {method: records for method, records in methods.items() if method.startswith(OURS)}
     questions = sorted(set.intersection(*(set(records) for records in own.values())))
-    whole = {method: records for method, records in methods.items() if set(questions) <= set(records)}
+    keeps = {method.rsplit(" ", 1)[1] for method in (*own, ALL)}
+    whole = {
+        method: records
+        for method, records in methods.items()
+        if method.rsplit(" ", 1)[1] in keeps and set(questions) <= set(records)
+    }
     against = []
     for method, records in whole.items():
         keep = method.rsplit(" ", 1)[1]

@@ -40,7 +40,7 @@ from studies.mini.views import Form, Grid, ShownViews, prefix_of
 from studies.turns import Turns
 
 USES = ("dense", "sparse")
-MISSED = 0.5  # share of rows beside a small copy that lack half of their evidence: the copy must help
+MISSED = (0.0, 0.0, 0.5, 1.0)  # shares of the evidence that a row beside a small copy lacks: the copy must help
 RATES = (2.0, 2.0, 2.0, 1.9, 1.0, 4.0)  # frames per second that the timestamps of a batch of clips tell
 BARE = 0.15  # share of batches of clips without the outer marks
 SEEDS_PER_BATCH = 4096  # scenes of batch i have the seeds from i * SEEDS_PER_BATCH on
@@ -201,11 +201,12 @@ class _Builder:
         if not asked:
             asked, needed = _within_budget(left, self.config.questions, self.budget, self.grid)
         pack_row(self.text["sparse"], row, asked, self.turns)
+        lost: set[int] = set()
         if self.small is not None and self.copies is not None:
             self.copies[row] = shrink(drawn.pixels, self.small)
-            if rng.random() < MISSED:
-                needed = {cell for cell in needed if rng.random() < 0.5}
-        self.cells[row] = _fill(needed, self.budget, self.grid, rng)
+            missed = float(rng.choice(MISSED))
+            lost = {cell for cell in needed if rng.random() < missed}
+        self.cells[row] = _fill(needed - lost, self.budget, self.grid, rng, lost)
 
     def _ordered(self, drawn: Drawn, rng: np.random.Generator, listing: float) -> list[Question]:
         """All questions about a scene: a list and pairs first where the dice say so, the others in any order.
@@ -261,11 +262,13 @@ def _within_budget(
     return asked, union
 
 
-def _fill(evidence: set[int], budget: int, grid: tuple[int, int], rng: np.random.Generator) -> list[int]:
-    """Evidence plus other cells, `budget` in all: evenly spread in half of the cases, else at random."""
+def _fill(
+    evidence: set[int], budget: int, grid: tuple[int, int], rng: np.random.Generator, lost: set[int]
+) -> list[int]:
+    """Evidence plus other cells but `lost`, `budget` in all: evenly spread in half of the cases, else at random."""
     if rng.random() < 0.5:
-        return fill_evenly(evidence, budget, *grid)
-    others = [cell for cell in rng.permutation(grid[0] * grid[1]).tolist() if cell not in evidence]
+        return fill_evenly(evidence, budget, *grid, lost)
+    others = [cell for cell in rng.permutation(grid[0] * grid[1]).tolist() if cell not in evidence | lost]
     return sorted([*evidence, *others[: budget - len(evidence)]])
 
 

@@ -1,7 +1,7 @@
 """Weights in 8 bits, for checkpoints that training goes on from: a whole number per value and a scale per row.
 
-python -m studies.mini.eight_bit pack WEIGHTS_FOLDER studies/mini/checkpoints/wide.safetensors.xz
-python -m studies.mini.eight_bit unpack studies/mini/checkpoints/wide.safetensors.xz OUT_FOLDER
+python -m studies.mini.eight_bit pack WEIGHTS_FOLDER studies/mini/checkpoints/stock.safetensors.xz
+python -m studies.mini.eight_bit unpack studies/mini/checkpoints/stock.safetensors.xz OUT_FOLDER
 
 `pack` reads the bfloat16 shards of a folder and its dense head, if it has one; `unpack` writes both again. A value is
 off by at most half a step, 1/254 of the largest of its row: training starts a new learning-rate cycle from it anyway.

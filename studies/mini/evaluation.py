@@ -1,6 +1,8 @@
-"""Evaluation of mini: how well it reads scenes, dense and sparse, and how well it guesses without them.
+"""Evaluation of mini on its first world: how well it reads scenes, dense and sparse, and guesses without them.
 
-python -m studies.mini.evaluation --model arr_coc/models/mini --questions 500 --out results/mini.json
+`studies/wide/evaluate.py` asks about both worlds, and makes results/mini.json.
+
+python -m studies.mini.evaluation --model arr_coc/models/mini --questions 500 --out out/first-world.json
 """
 
 import argparse
@@ -28,19 +30,19 @@ def dense_rows(asked: Sequence[Asked]) -> list[Row]:
     return [Row(a.image, tuple(q.text for q in a.questions)) for a in asked]
 
 
-def sparse_rows(asked: Sequence[Asked]) -> list[Row]:
-    """Per question its evidence plus an even grid, up to SPARSE_SHARE of the cells, or all of a larger evidence."""
-    return [_sparse_row(a, question, with_distractors=False) for a in asked for question in a.questions]
+def sparse_rows(asked: Sequence[Asked], share: float = SPARSE_SHARE) -> list[Row]:
+    """Per question its evidence plus an even grid, up to `share` of the cells KEPT, or all of a larger evidence."""
+    return [_sparse_row(a, question, share, with_distractors=False) for a in asked for question in a.questions]
 
 
 def distracted_rows(asked: Sequence[Asked]) -> list[Row]:
     """As `sparse_rows`, with the distractors that fit before the even grid: the evidence must still be found."""
-    return [_sparse_row(a, question, with_distractors=True) for a in asked for question in a.questions]
+    return [_sparse_row(a, question, SPARSE_SHARE, with_distractors=True) for a in asked for question in a.questions]
 
 
-def _sparse_row(a: Asked, question: Question, with_distractors: bool) -> Row:
+def _sparse_row(a: Asked, question: Question, share: float, with_distractors: bool) -> Row:
     height, width = a.scene.height // CELL, a.scene.width // CELL
-    budget = max(1, round(SPARSE_SHARE * height * width))
+    budget = max(1, round(share * height * width))
     chosen = boxes_cells(question.evidence, height, width)
     for box in question.distractors if with_distractors else ():
         wider = chosen | boxes_cells([box], height, width)
@@ -74,7 +76,7 @@ def reading_summary(found: Sequence[Outcome]) -> dict[str, object]:
 
 
 def evaluate(answerer: Answerer, questions: int, log: Callable[[str], None] = print, size: int = 512) -> dict[str, Any]:
-    """The whole report (`results/mini.json`), on images of `size` px and, for `px1024`, of twice that."""
+    """The whole report on the first world, on images of `size` px and, for `px1024`, of twice that."""
     started = time.perf_counter()
     seen = ask_about("seen", questions, (size, size))
     dense = outcomes(answerer, seen, dense_rows)

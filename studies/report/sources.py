@@ -33,7 +33,7 @@ FILES = {
         "python -m studies.equal_tokens --out results/equal-tokens.json",
         ("selector", "encoding", "keep", "n", "accuracy", "ci95", "tokens"),
     ),
-    MINI: KnownFile("python -m studies.mini.evaluation --out results/mini.json"),
+    MINI: KnownFile("python -m studies.wide.evaluate --model arr_coc/models/mini --out results/mini.json"),
     SELECTOR: KnownFile("python -m studies.selector.main --out results/selector.json"),
     GPU: KnownFile(
         "python -m studies.speed.bench --model shape:qwen3-vl-2b --promised --out results/speed-gpu.json", _SPEED_ROWS
@@ -100,7 +100,8 @@ def _runs(results: Results, name: str, maker: str) -> list[tuple[str, str, str, 
             (key, f"{maker} --parts {key} --questions {run.get('questions')}", run.get("device", NONE), *_asked(run))
             for key, run in runs.items()
         ]
-    questions = document.get("overall", {}).get("n") if isinstance(document.get("overall"), dict) else None
+    whole = document.get("overall", document.get("seen"))
+    questions = whole.get("n") if isinstance(whole, dict) else None
     model = document.get("model", "mini")
     device = str(document.get("device") or NONE)
     if not questions:

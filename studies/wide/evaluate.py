@@ -1,12 +1,12 @@
 """How well a model reads the wide world: each split by name, the old world beside it, and what can be guessed.
 
-    python -m studies.wide.evaluate --model runs/wide/model --questions 500 --out results.json
+    python -m studies.wide.evaluate --model arr_coc/models/mini --questions 4000 --out results/mini.json
 
-Splits that take long come last, and the file is written after each: a run that is cut short loses one split.
+Splits that take long come last, and the file is written after each: a run that is cut short loses one split. Splits
+that are in the file already and are not asked again stay.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from arr_coc.evaluation.field.data import PER_IMAGE
+from arr_coc.files import read_json_object, write_json
 from studies.answering import Answerer, Row
 from studies.asked import Asked, ask_about
 from studies.mini.evaluation import (
@@ -52,8 +53,9 @@ def ask_wide(split: str, questions: int, size: tuple[int, int]) -> list[Asked]:
 def tests(questions: int, side: int) -> Iterator[Test]:
     """(name, how it is answered, names to group its images by), drawn when their turn comes."""
     seen = ask_wide("seen", questions, (side, side))
+    larger = ask_wide("seen", max(1, questions // 4), (2 * side, 2 * side))
     yield _of_images("seen", seen, dense_rows)
-    for name, rows in view_tests(questions, seen):
+    for name, rows in view_tests(questions, seen, larger):
         groups = {"axes": [row.group for row in rows]} if name.endswith("held_out") else {}
         yield name, partial(view_outcomes, rows=rows), groups
     for axis in AXES:
@@ -61,9 +63,12 @@ def tests(questions: int, side: int) -> Iterator[Test]:
     yield _of_images("old_seen", ask_about("seen", questions, (side, side)), dense_rows)
     yield _of_images("old_unseen", ask_about("unseen", questions, (side, side)), dense_rows)
     yield _of_images("sparse25", seen, sparse_rows)
+    yield _of_images("sparse6", seen, partial(sparse_rows, share=0.06))
     yield _of_images("blank", seen, blind_rows)
     yield _of_images("another_image", seen, shuffled_rows)
-    yield _of_images("double_size", ask_wide("seen", max(1, questions // 4), (2 * side, 2 * side)), dense_rows)
+    yield _of_images("double_size", larger, dense_rows)
+    largest = ask_wide("seen", max(1, questions // 8), (4 * side, 4 * side))
+    yield _of_images("fourfold_size", largest, dense_rows)
 
 
 def _of_images(name: str, asked: list[Asked], make_rows: Callable[[Sequence[Asked]], list[Row]]) -> Test:
@@ -80,7 +85,7 @@ def evaluate(
     only: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Accuracy with 95 % intervals, per split and family; no new split is begun after `seconds`. `only`: (): all."""
-    started, report = time.monotonic(), dict[str, Any]()
+    started, report = time.monotonic(), read_json_object(out) if out else {}
     for name, answered, groups in tests(questions, side):
         if only and name not in only:
             continue
@@ -91,8 +96,7 @@ def evaluate(
             report[name][kind] = {group: summary(several) for group, several in each.items()}
         print(f"{name:17s} {summary(found)}", flush=True)
         if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(report, indent=1) + "\n")
+            write_json(out, report)
         if time.monotonic() - started > seconds:
             break
     return report
@@ -102,7 +106,7 @@ def main() -> None:
     """Command line: see the top of this file."""
     parser = argparse.ArgumentParser(description="Evaluate a model on the wide world.")
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--questions", type=int, default=500, help="questions per split (double size: a quarter)")
+    parser.add_argument("--questions", type=int, default=500, help="per split (1024 px: a quarter, 2048 px: an eighth)")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further split after this time")
     parser.add_argument("--only", nargs="+", default=(), help="names of splits")

@@ -6,7 +6,7 @@
 
 Several images likewise. `foveated25` is the wide world of single images: a small copy, then windows at full size, 25 %
 of the tokens in all; `foveated25_missed` where half of the evidence is left out, `sparse25_missed` the same without a
-small copy.
+small copy. Those with 128 in their name: 128 of the 1,024 tokens of images of twice the side.
 
 R rows, K kept cells.
 """
@@ -19,10 +19,11 @@ import torch
 
 from arr_coc.config import FirstLook
 from arr_coc.evaluation.field.data import PER_IMAGE
+from arr_coc.qwen.batched import share_cache
 from arr_coc.qwen.periphery import periphery_grid
 from studies.answering import Answerer
 from studies.asked import Asked
-from studies.batched.forward import answer_rows, share_cache
+from studies.batched.forward import answer_rows
 from studies.cells import CELL, boxes_cells, fill_evenly
 from studies.mini.seeing import ViewTables, clip_patches, encode_views, image_patches, run_views, view_tables
 from studies.mini.view_batches import prompts, shrink, spread
@@ -120,18 +121,19 @@ def with_evidence(rows: Sequence[ViewRow]) -> list[ViewRow]:
 # ---- a small copy, then windows --------------------------------------------------------------------------
 
 
-def window_rows(asked: Sequence[Asked], copied: bool, missed: float) -> list[ViewRow]:
-    """Per question its evidence, less the share `missed`, and an even grid; `copied`: after a small copy."""
+def window_rows(asked: Sequence[Asked], kept: float, copied: bool, missed: float) -> list[ViewRow]:
+    """Per question its evidence and an even grid, both less the share `missed` of it; `copied`: after a small copy."""
     rng, found = np.random.default_rng(5), []
     for a in asked:
         grid: Grid = (a.scene.height // CELL, a.scene.width // CELL)
-        budget = round(KEPT * grid[0] * grid[1])
+        budget = round(kept * grid[0] * grid[1])
         small = periphery_grid(grid, FirstLook().grid(grid), budget) if copied else None
         shown = _after_copy(a, small)
         first = shown.form.cells - grid[0] * grid[1]
         for q in a.questions:
-            evidence = {c for c in sorted(boxes_cells(q.evidence, *grid)) if rng.random() >= missed}
-            windows = fill_evenly(evidence, budget - first, *grid)
+            evidence = boxes_cells(q.evidence, *grid)
+            lost = {c for c in sorted(evidence) if rng.random() < missed}
+            windows = fill_evenly(evidence - lost, budget - first, *grid, lost)
             cells = (*range(first), *(first + cell for cell in windows))
             found.append(ViewRow(shown, (ViewQuestion(q.text, q.answer, q.family, ()),), cells))
     return found
@@ -203,16 +205,18 @@ def view_outcomes(answerer: Answerer, rows: Sequence[ViewRow]) -> list[Outcome]:
     ]
 
 
-def view_tests(questions: int, asked: Sequence[Asked]) -> Iterator[tuple[str, list[ViewRow]]]:
-    """(name, rows), the most telling first; `asked` are the wide scenes of the tests with a small copy."""
+def view_tests(questions: int, asked: Sequence[Asked], larger: Sequence[Asked]) -> Iterator[tuple[str, list[ViewRow]]]:
+    """(name, rows), the most telling first; `asked` and `larger` are wide scenes for tests with a small copy."""
     clips, several = ask_views("clips", ("seen",), questions), ask_views("several", ("seen",), questions)
     yield "clips", clips
     yield "several", several
     yield "clips_in_time", in_time(clips)
     yield "clips_shuffled", shuffled(clips)
-    yield "foveated25", window_rows(asked, copied=True, missed=0.0)
-    yield "foveated25_missed", window_rows(asked, copied=True, missed=0.5)
-    yield "sparse25_missed", window_rows(asked, copied=False, missed=0.5)
+    for shown, name, kept in ((asked, "25", KEPT), (larger, "128", KEPT / 2)):
+        yield f"foveated{name}", window_rows(shown, kept, copied=True, missed=0.0)
+        yield f"foveated{name}_missed", window_rows(shown, kept, copied=True, missed=0.5)
+        yield f"sparse{name}_missed", window_rows(shown, kept, copied=False, missed=0.5)
+    yield "sparse128", window_rows(larger, KEPT / 2, copied=False, missed=0.0)
     yield "clips_held_out", ask_views("clips", HELD_OUT, questions)
     yield "several_held_out", ask_views("several", (*HELD_OUT, "layouts"), questions)
     controls: tuple[tuple[str, Show], ...] = (("blank", blank), ("another", another), ("sparse25", with_evidence))

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 from=${FROM:-arr_coc/models/mini}
 head=$from/dense_head.safetensors
 if [ ! -f "$head" ]; then head=carry/last/dense_head.safetensors; fi
-if [ ! -f "$head" ]; then head=configs/mini-6-head.safetensors; fi
+if [ ! -f "$head" ]; then head=configs/mini-head.safetensors; fi
 source studies/wide/gpu_env.sh
 mkdir -p "$out"
 begin=(--init-from "$work/start" --head "$head")

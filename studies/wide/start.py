@@ -1,6 +1,7 @@
 """Where wide training starts: mini's weights with room for the new words.
 
     python -m studies.wide.start --source arr_coc/models/mini --out runs/wide/start
+    python -m studies.wide.start --source WEIGHTS --as-is --out DIR      # a model to ask, of weights alone
 
 The folder is a whole model. Old tokens keep their numbers and rows; a new word takes the next number, and its row
 starts as that of the word it stands for ("color" as "colour"), so that much of what was learned holds for it at once.
@@ -26,6 +27,15 @@ from studies.wide.wording import new_words
 EMBEDDING = "model.language_model.embed_tokens.weight"
 LOTS = (new_words, lambda: ORIGINS)  # never sorted together: old numbers must stay
 SPACE = "Ġ"  # a word with the space before it, as the tokenizer writes it
+
+
+def first_vocabulary(vocabulary: dict[str, int]) -> dict[str, int]:
+    """The old world's entries of a vocabulary that may know the new words: those stand at its end."""
+    later = {entry for words in LOTS for word in words() for entry in (word, SPACE + word)}
+    ordered = sorted(vocabulary, key=vocabulary.__getitem__)
+    while ordered and ordered[-1] in later:
+        ordered.pop()
+    return {entry: vocabulary[entry] for entry in ordered}
 
 
 def widen_vocabulary(vocabulary: dict[str, int]) -> tuple[dict[str, int], dict[int, int]]:
@@ -79,21 +89,23 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def write_start(source: Path, assets: Path, out: Path) -> int:
-    """Write the model folder to start from; returns its number of parameters.
+def write_start(source: Path, assets: Path, out: Path, widened: bool = True) -> int:
+    """Write the model folder to start from, or, if not `widened`, the weights' own; returns its number of parameters.
 
-    `source` has the weights, `assets` the tokenizer of the old world and the other settings.
+    `source` has the weights, `assets` the tokenizer, with the new words or without, and the other settings.
     """
     out.mkdir(parents=True, exist_ok=True)
     stored = json.loads((assets / "tokenizer.json").read_text())
-    old_vocabulary = stored["model"]["vocab"]
+    old_vocabulary = first_vocabulary(stored["model"]["vocab"])
     vocabulary, origins = widen_vocabulary(old_vocabulary)
+    weights = read_weights(source)
+    known = known_entries(len(weights[EMBEDDING]), old_vocabulary)
+    if not widened:
+        vocabulary = {entry: number for entry, number in vocabulary.items() if number < known}
     stored["model"]["vocab"] = vocabulary
     model = new_model(mini_config(vocabulary), seed=0)
-    weights = read_weights(source)
     wanted = model.config.text_config.vocab_size
     if len(weights[EMBEDDING]) != wanted:
-        known = known_entries(len(weights[EMBEDDING]), old_vocabulary)
         lacking = {number: origin for number, origin in origins.items() if number >= known}
         weights[EMBEDDING] = widen_rows(weights[EMBEDDING], lacking, wanted)
     missing, unexpected = model.load_state_dict(weights, strict=False)
@@ -102,7 +114,7 @@ def write_start(source: Path, assets: Path, out: Path) -> int:
     parameters = count_parameters(model)
     assert parameters <= MAX_PARAMETERS
     copy_assets(assets, out, model.config)
-    (out / "tokenizer.json").write_text(json.dumps(stored, ensure_ascii=False))
+    (out / "tokenizer.json").write_text(json.dumps(stored, ensure_ascii=False, indent=2))
     export_weights(model, out)
     head = source / "dense_head.safetensors"
     if head.is_file():
@@ -116,9 +128,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the model that wide training starts from.")
     parser.add_argument("--source", type=Path, default=shipped, help="folder with the weights to start from")
     parser.add_argument("--assets", type=Path, default=shipped, help="folder with the old tokenizer and settings")
+    parser.add_argument("--as-is", action="store_true", help="with the words that the weights know, and no more")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    parameters = write_start(arguments.source, arguments.assets, arguments.out)
+    parameters = write_start(arguments.source, arguments.assets, arguments.out, not arguments.as_is)
     print(f"wrote {arguments.out}: {parameters:,} parameters")
 
 

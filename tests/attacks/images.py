@@ -293,7 +293,9 @@ def large(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
         ("jpeg", "RGB", {"progressive": True, "subsampling": 0}),
         ("png", "L", {"compress_level": 1}),
     ][seed % 6 if width < 16_000 else 5]
-    verdict = TAKEN if width * height <= (28_500_000 if kind == "webp" else 50_000_000) else REFUSED
+    if kind == "webp":
+        width, height = [(2_000, 1_500), (1_500, 2_001), (3_000, 1_000)][seed % 3]
+    verdict = TAKEN if width * height <= (3_000_000 if kind == "webp" else 50_000_000) else REFUSED
     if verdict == TAKEN and width * height > 30_000_000:
         verdict = EITHER  # within two seconds, or not
     return kind, saved(Image.new(mode, (width, height)), kind, **options), verdict

@@ -4,7 +4,7 @@
     queue     a good question beside four of the worst images
     folders   240 hostile folders: exit codes, seconds, code that ran, weights that are not finite
     threads   8 threads, 2,000 questions over 60 sizes, against the same alone; memory of the last half
-    rows      the tests that hold each row of the contract, and how many there are
+    rows      the tests that hold each row of the contract, and how many cases they tried (--only T12,T15: some rows)
 
 Each part replaces what the file holds of it. `--questions N` is for a shorter run of threads.
 """
@@ -15,14 +15,14 @@ import gc
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -33,6 +33,7 @@ import tiny
 import torch
 from attacks import folders
 from attacks import images as attacks
+from attacks.contract import ROWS, measure_row
 from test_limits import ask_in_threads
 from test_memory import resident_bytes
 
@@ -41,21 +42,6 @@ from arr_coc.qwen import looking
 
 ROOT = Path(__file__).parents[2]
 FORMATS = {"png": "PNG", "jpg": "JPEG", "jpeg": "JPEG", "webp": "WebP"}
-ROWS = {
-    "T1": ("special tokens in a user's text are text", "tests/test_prompts.py"),
-    "T2": ("hostile images are taken within their memory or refused in one line", "tests/test_hostile_images.py"),
-    "T3": ("messages have no addresses, no paths, one line", "tests/test_bad_input.py tests/test_cli_misuse.py"),
-    "T4": ("what is remembered of an image is known by all of its pixels", "tests/test_look_twice.py"),
-    "T5": ("images, pixels, prompt and answer are bounded", "tests/test_limits.py"),
-    "T6": (
-        "any scores and any dial give a sound choice, or an error",
-        "tests/test_attending.py tests/test_failures.py",
-    ),
-    "T10": ("counts: the ninth image, a million beams", "tests/test_limits.py tests/test_box.py"),
-    "T11": ("weights are whole or refused by file and key", "tests/test_hostile_folders.py tests/test_storage.py"),
-    "T13": ("nothing that names code reaches a loader", "tests/test_hostile_folders.py"),
-    "T16": ("answers of threads are those of one", "tests/test_limits.py tests/test_qwen_use.py"),
-}
 
 
 def measure_images() -> dict[str, Any]:
@@ -74,7 +60,7 @@ def measure_images() -> dict[str, Any]:
             print(error, file=sys.stderr)
         if "pixels" in one and one["pixels"] >= 1_000_000:
             costs.setdefault(FORMATS[file.name.rpartition(".")[2]], []).append(one["bytes"] / one["pixels"])
-    spare = [one["bytes"] - 8 * one["pixels"] for file, one in found if "pixels" in one and "webp" not in file.name]
+    spare = [one["bytes"] - 8 * one["pixels"] for _, one in found if "pixels" in one]
     return {
         "tried": len(found),
         "held": held,
@@ -163,44 +149,26 @@ def measure_threads(questions: int) -> dict[str, Any]:
     }
 
 
-def measure_rows() -> dict[str, Any]:
-    """The tests of all rows, run once: how many there are of each row, and how many pass."""
-    files = sorted({file for _, several in ROWS.values() for file in several.split()})
-    with tempfile.TemporaryDirectory() as place:
-        report = Path(place) / "report.xml"
-        options = ["-q", "-m", "not soak", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "pytest", *options, *files]
-        subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    counts: dict[str, list[int]] = {file: [] for file in files}
-    for case in cases:
-        counts[case.get("classname", "").replace(".", "/") + ".py"].append(len(case) == 0)  # a failure is told inside
-    return {
-        name: {
-            "what": what,
-            "tried": sum(len(counts[file]) for file in several.split()),
-            "held": sum(sum(counts[file]) for file in several.split()),
-            "command": f"pytest {several}",
-        }
-        for name, (what, several) in ROWS.items()
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=["images", "queue", "folders", "threads", "rows"])
     parser.add_argument("--questions", type=int, default=2_000)
+    parser.add_argument("--only", default="", help=f"of {', '.join(ROWS)}, with commas between")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "reliability.json")
     asked = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
+    rows = [partial(measure_row, name) for name in (asked.only.split(",") if asked.only else ROWS)]
+    measures: dict[str, list[Callable[[], dict[str, Any]]]] = {
+        **{"images": [measure_images], "queue": [measure_queue], "folders": [measure_folders]},
+        **{"threads": [lambda: measure_threads(asked.questions)], "rows": rows},
+    }
     for part in asked.parts:
-        made = measure_threads(asked.questions) if part == "threads" else globals()[f"measure_{part}"]()
-        results = json.loads(asked.out.read_text()) if asked.out.is_file() else {}
-        kept = results.get(part, {}) if part == "rows" else {}  # others tell of other rows
-        results[part] = {**kept, **made}
-        asked.out.write_text(json.dumps(results, indent=1) + "\n")
-        print(part, json.dumps(made), flush=True)
+        for measure in measures[part]:  # a row after the other: what was measured is written
+            made = measure()
+            results = json.loads(asked.out.read_text()) if asked.out.is_file() else {}
+            results[part] = {**(results.get(part, {}) if part == "rows" else {}), **made}
+            asked.out.write_text(json.dumps(results, indent=1) + "\n")
+            print(part, json.dumps(made), flush=True)
 
 
 if __name__ == "__main__":

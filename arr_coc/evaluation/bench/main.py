@@ -17,7 +17,7 @@ import torch
 from arr_coc.evaluation.bench.cases import ENCODINGS, MODES, Case, Subject, load_subject, make_inputs
 from arr_coc.evaluation.bench.measure import measure, way_of
 from arr_coc.evaluation.bench.report import Row, document, fit_table, save_plots, table
-from arr_coc.files import write_json
+from arr_coc.files import read_json_object, whole_file, write_json
 from arr_coc.qwen.vision import Geometry
 
 GRID = ("sides", "batches", "kept", "encodings", "modes", "sights", "decode", "repeats")  # what cases are made of
@@ -88,8 +88,14 @@ def about(subject: Subject) -> Row:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier run; none where there is no such file."""
-    return list(json.loads(path.read_text())["rows"]) if path.is_file() else []
+    """Rows of an earlier run, of which all can be told; none where there is no such file."""
+    rows = read_json_object(path).get("rows", [])
+    try:
+        table(rows)
+        return list(document(rows, {})["rows"])
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path}: not rows of arr-coc bench ({why}); leave --append out, or move it away") from None
 
 
 def write_trace(subject: Subject, case: Case, text: int, path: Path) -> None:
@@ -105,8 +111,12 @@ def write_trace(subject: Subject, case: Case, text: int, path: Path) -> None:
         with torch.profiler.profile(activities=activities) as profiler:
             for _ in range(3):
                 way.once()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    profiler.export_chrome_trace(str(path))
+    with whole_file(path) as place:
+        profiler.export_chrome_trace(str(place))
+        try:
+            json.loads(place.read_bytes())
+        except (OSError, ValueError):  # the profiler does not tell what it could not write
+            raise ValueError(f"{path}: the trace could not be written whole; check that its disk has room") from None
 
 
 def bench(options: Any, say: Say, cases: Sequence[Case] = ()) -> Row:

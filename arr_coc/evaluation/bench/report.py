@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.evaluation.bench.measure import PARTS
+from arr_coc.files import whole_file
 
 Row = dict[str, Any]
 CARDS_GB = (16, 24, 32)
@@ -178,11 +179,11 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 def save_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write the pictures that the rows allow, and return where they are."""
-    folder.mkdir(parents=True, exist_ok=True)
     figures = {"latency.png": latency_bars(rows), "speed_up.png": budget_lines(rows), "growth.png": growth_lines(rows)}
     drawn = {folder / name: figure for name, figure in figures.items() if figure is not None}
     for path, figure in drawn.items():
-        figure.savefig(path, dpi=110)
+        with whole_file(path) as place:
+            figure.savefig(place, dpi=110, format="png")
     return list(drawn)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.data.examples import FileImage
-from arr_coc.data.sources import FORMS, parse_source, read_source
+from arr_coc.data.sources import FORMS, METRIC_OF, parse_source, read_source
 from arr_coc.images.reader import read_image
 from arr_coc_scenes import COLOURS, Question, Scene, draw_scene, make_scene
 
@@ -36,7 +36,6 @@ DESCRIBE = "describe"
 READING = ("read_sign", "title", "lookup", "grey_text")
 SPREAD = (DESCRIBE, "count", "exists")  # families whose evidence may be anywhere; all others are localised
 Share = tuple[float, float, float, float]  # left, top, right, bottom as shares of the image
-METRIC_OF = {"coco": "none", "vqa": "vqa", "docvqa": "anls", "chartqa": "relaxed", "jsonl": "exact"}
 SMALL_TEXT_PX = 20  # font size in px of the drawn scene up to which a text is small
 MANY_THINGS = 8
 SMALL_TEXT, MANY = "small text", "many things"
@@ -142,7 +141,7 @@ def read_pictures(
     for row in examples.rows:
         answers = row.answers or ((row.answer,) if row.answer else ())
         boxes = None if row.boxes is None else tuple(_share(box, row.image.size) for box in row.boxes)
-        query = Query(row.question, answers, metric or METRIC_OF.get(kind, "exact"), row.family, boxes)
+        query = Query(row.question, answers, metric or METRIC_OF[kind], row.family, boxes)
         by_image.setdefault(row.image, []).append(query)
     images, left = list(by_image), questions
     pictures: list[Picture] = []

@@ -13,6 +13,7 @@ nobody shared it.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -140,7 +141,8 @@ class FastEngine:
         tokenizer = self.owner.processor.tokenizer
         rest, start = [prompt[lead + 1 :] for prompt in batch.prompts], batched.text_start(seen.grid, lead)
         given = (rest, start, tokenizer.eos_token_id, self.most_tokens, stopwatch)
-        texts = [tokenizer.decode(ids, **PLAIN_TEXT) for ids in batched.answer_rows(self.model, cache, *given)]
+        found = batched.answer_rows(partial(batched.read_last, self.model), cache, *given)
+        texts = [tokenizer.decode(ids, **PLAIN_TEXT) for ids in found]
         times = stopwatch.milliseconds()
         prefill = times["prefix"] / seen.merged_BKD.shape[0] + times["prefill"] / batch.rows
         return texts, {"prefill": prefill, "decode": times["decode"] / batch.rows}

@@ -14,6 +14,7 @@ from arr_coc.evaluation.field.batch import Batch, prompt_digest
 from arr_coc.evaluation.field.data import Record, found_evidence, score
 from arr_coc.evaluation.field.engines import Engine, Outcome
 from arr_coc.evaluation.field.methods import Method
+from arr_coc.files import append_whole, write_whole
 
 Answered = dict[str, dict[str, Record]]  # per method, per question
 
@@ -27,8 +28,8 @@ def read_samples(path: Path, then: str) -> tuple[dict[str, Any], Answered, int]:
         first, *lines = (json.loads(line) for line in whole[:end].splitlines())
         for record in lines:
             records.setdefault(record["method"], {})[record["question"]] = record
-        return first["about"], records, end
-    except (ValueError, LookupError, TypeError) as error:
+        return {**first["about"]}, records, end
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not a file of samples ({error}); {then}") from None
 
 
@@ -41,8 +42,7 @@ class Samples:
         if path.is_file() and path.stat().st_size:
             self._read()
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"about": about}) + "\n")
+            write_whole(path, json.dumps({"about": about}) + "\n")
 
     def _read(self) -> None:
         """What an earlier run left; a last line that was cut is taken off the file."""
@@ -63,8 +63,7 @@ class Samples:
     def add(self, records: Sequence[Record]) -> None:
         """Write the lines of a unit, at once; lines of it that were there already are passed over."""
         new = [r for r in records if r["question"] not in self.records.get(r["method"], {})]
-        with self.path.open("a") as file:
-            file.write("".join(json.dumps(record) + "\n" for record in new))
+        append_whole(self.path, "".join(json.dumps(record) + "\n" for record in new))
         for record in new:
             self.records.setdefault(record["method"], {})[record["question"]] = record
 

@@ -16,6 +16,7 @@ from arr_coc.evaluation.report.compare import at_budget, compared_blocks
 from arr_coc.evaluation.report.pages import BAD, EVEN, GOOD, NONE, Block, Cell, fold, heading, paragraph, share, table
 from arr_coc.evaluation.report.plots import pareto
 from arr_coc.evaluation.report.results import FIELD, MAKER, NAMES, Entry, Keep, Measured, Names, budget_label
+from arr_coc.files import write_whole
 
 PARTS = ("opening", "plots", "tables", "comparisons")
 TITLE = "ARR-COC against the field"
@@ -32,17 +33,24 @@ def write_report(folder: Path, out: Path, say: Say, extra: Mapping[str, Sequence
 
     `say` gets a line about each long step; `extra` are sections that follow one of PARTS.
     """
-    blocks = page(Measured.of(folder), say, extra or {})
-    out.mkdir(parents=True, exist_ok=True)
-    for old in (path for pattern in OWN_PICTURES for path in sorted(out.glob(pattern))):
-        old.unlink()  # of an earlier report, which may have had more of them
-    for picture in (picture for block in blocks for picture in block.pictures):
-        for name, data in picture.files().items():
-            (out / name).write_bytes(data)
+    blocks = page_of(folder, say, extra or {})
+    pictures = [files for block in blocks for picture in block.pictures for files in picture.files().items()]
     texts = {out / "report.html": pages.to_html(blocks), out / "report.md": pages.to_markdown(blocks)}
-    for path, text in texts.items():
-        path.write_text(text, encoding="utf-8")
+    written = {out / name: data for name, data in pictures}
+    for path, content in (written | texts).items():
+        write_whole(path, content)
+    for old in (path for pattern in OWN_PICTURES for path in out.glob(pattern) if path not in written):
+        old.unlink()  # of an earlier report, which had more of them
     return list(texts)
+
+
+def page_of(folder: Path, say: Say, extra: Mapping[str, Sequence[Make]]) -> list[Block]:
+    """All that the page says of a folder of results; of what no page can be made, one line."""
+    try:
+        return page(Measured.of(folder), say, extra)
+    except (LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{folder / FIELD}: no table for a page ({why}); make it again with {MAKER}") from error
 
 
 def page(measured: Measured, say: Say, extra: Mapping[str, Sequence[Make]]) -> list[Block]:

@@ -5,6 +5,7 @@ file that is not there is no mistake: what it would have said is reported as not
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,7 +261,7 @@ class Measured:
         places, answers, notes = by_place(entries_of(document.get("rows", []))), {}, []
         for place in places:
             path = samples_path(folder / FIELD, *place)
-            found = read_file(path) if path.is_file() else None
+            found = read_file(path) if os.path.isfile(path) else None  # no name, however long, is an error
             if found is None:
                 notes.append(f"`{path.name}` is not here")
             elif found.about != document.get("runs", {}).get(path.stem):
