@@ -67,6 +67,9 @@ class Stub:
             raise ValueError("the question is too long: ask something shorter")
         return images
 
+    def length(self, wanted, images):
+        return 100 if "long" in wanted.question else 10
+
     def answer(self, batch):
         self.batches.append([ticket.wanted.question for ticket in batch])
         for ticket in batch:

@@ -112,13 +112,33 @@ def test_sixteen_at_once_streamed(client, pictures, cases):
 
 
 def test_sixteen_at_once_asynchronous(settings, pictures, cases):
+    """Whole, and every other one streamed."""
+
+    async def ask(client, case, stream):
+        if not stream:
+            one = await client.chat.completions.create(**request(pictures, case))
+            return one.choices[0].message.content, one.usage
+        how = {"stream": True, "stream_options": {"include_usage": True}}
+        chunks = [chunk async for chunk in await client.chat.completions.create(**request(pictures, case, **how))]
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices), chunks[-1].usage
+
     async def all_of_them():
         async with openai.AsyncOpenAI(**settings) as client:
-            waiting = [client.chat.completions.create(**request(pictures, case)) for case in cases]
-            return await asyncio.gather(*waiting)
+            return await asyncio.gather(*(ask(client, case, place % 2) for place, case in enumerate(cases)))
 
-    for case, one in zip(cases, asyncio.run(all_of_them()), strict=True):
-        check(case, one.choices[0].message.content, one.usage)
+    for case, (text, usage) in zip(cases, asyncio.run(all_of_them()), strict=True):
+        check(case, text, usage)
+
+
+def test_how_long_a_prompt_will_be(served, pictures, cases):
+    """Known beforehand where the dial says it, and a guess below the whole where it does not."""
+    engine = served[1].engine
+    for place, question, keep, answer in cases:
+        wanted = Wanted((), question, (), "", keep)
+        inputs = engine.encode(wanted, [pictures[place]])
+        text = inputs["input_ids"].shape[1] - answer.tokens_total
+        found = engine.length(wanted, inputs)
+        assert found == text + (answer.tokens_kept if isinstance(keep, (int, float)) else answer.tokens_total // 8)
 
 
 def test_the_plain_one_of_javascript_is_all(served, pictures, cases):

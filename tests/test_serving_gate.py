@@ -94,6 +94,7 @@ BAD = {
     "keep 1.5": ({"keep": 1.5}, 400, "fraction kept"),
     "keep text": ({"keep": "most"}, 400, "fraction kept"),
     "keep true": ({"keep": True}, 400, "fraction kept"),
+    "keep NaN": ({"keep": float("nan")}, 400, "fraction kept"),
     "keep list": ({"keep": [0.5]}, 400, "fraction kept"),
     "keep twice": ({"keep": 0.5, "extra_body": {"keep": 0.25}}, 400, "give it once"),
     "extra_body": ({"extra_body": {"kept": 0.5}}, 400, "keep and nothing else"),
@@ -135,6 +136,9 @@ BAD = {
     "stop": ({"stop": [""]}, 400, "up to 4 texts"),
     "stream": ({"stream": "yes"}, 400, "true or false"),
     "stream_options": ({"stream": True, "stream_options": {"x": 1}}, 400, "include_usage alone"),
+    "half a character": ({"\ud800": 1}, 400, "leave it out"),
+    "half a type": ({"messages": [{"role": "user", "content": [{"type": "\ud800"}]}]}, 400, "cannot be read"),
+    "half a key": ({"messages": [{"role": "user", "content": "a", "\ud800": 1}]}, 400, "leave out"),
     "too long": ({"messages": asked("unreadable", PICTURE)}, 400, "ask something shorter"),
 }
 
@@ -142,7 +146,7 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_wrong_is_told_with_what_to_do(what, web):
     changes, status, told = BAD[what]
-    answer = web.post(CHAT, json=body(**changes))
+    answer = web.post(CHAT, content=json.dumps(body(**changes)))
     error = refused(answer)
     assert (answer.status_code, error["type"]) == (status, "invalid_request_error")
     assert told in error["message"]
@@ -196,6 +200,7 @@ def test_requests_go_together_where_they_are_answered_alike():
 
     assert options() == {}
     assert options(temperature=0) == options(temperature=0, top_p=0.5) == {"do_sample": False}
+    assert options(temperature=1e-300) == options(temperature=0), "nothing is divided by almost nothing"
     assert options(temperature=0.5, top_p=0.9) == {"do_sample": True, "temperature": 0.5, "top_p": 0.9}
 
 
@@ -309,6 +314,9 @@ class Host(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.asked.append((self.path, self.headers["Host"]))
+        while self.path == "/drops":  # until it is hung up on
+            self.wfile.write(b"H")
+            time.sleep(0.05)
         self.send_response(302 if self.path == "/away" else 200)
         self.send_header("Location", "http://127.0.0.1/")
         self.end_headers()
@@ -354,7 +362,8 @@ def test_a_named_host_is_looked_up_once_and_asked_for_the_file(host):
 
 
 @pytest.mark.parametrize(
-    ("path", "told"), [("/away", "redirects are not followed"), ("/slow", "in time"), ("/large", "MB")]
+    ("path", "told"),
+    [("/away", "redirects are not followed"), ("/slow", "in time"), ("/drops", "in time"), ("/large", "MB")],
 )
 def test_what_leads_away_is_slow_or_large_is_given_up(path, told, host, monkeypatch):
     monkeypatch.setattr(fetching, "SECONDS", 0.3)
@@ -455,6 +464,19 @@ def test_seeds_and_other_settings_are_not_mixed(held, web, served):
         held.go.set()
         assert all(one.result().status_code == 200 for one in waiting)
     assert held.batches == [["hold"], ["0"], ["1", "3"], ["2"]]
+
+
+def test_long_and_short_are_not_mixed(held, web, served):
+    """Rows of a batch are padded to the longest."""
+    with ThreadPoolExecutor(8) as clients:
+        waiting = [clients.submit(web.post, CHAT, json=body(messages=asked("hold", PICTURE)))]
+        wait_for(lambda: held.batches)
+        for question in ("a", "long b", "c", "long d"):
+            waiting.append(clients.submit(web.post, CHAT, json=body(messages=asked(question, PICTURE))))
+            wait_for(lambda: len(served[1].waiting) == len(waiting) - 1)
+        held.go.set()
+        assert all(one.result().status_code == 200 for one in waiting)
+    assert held.batches == [["hold"], ["a", "c"], ["long b", "long d"]]
 
 
 def test_a_full_line_says_when_to_come_back(held, web, served):
@@ -565,9 +587,10 @@ def test_every_line_of_the_metrics_can_be_read():
     metrics = Metrics()
     metrics.add("requests_total", path="/v1/models", status=200)
     metrics.add("requests_total", 10**9, path="/v1/models", status=200)
-    gauges = dict.fromkeys(("places_taken", "waiting", "cache_bytes", "cache_hits", "cache_misses"), 0)
+    gauges = dict.fromkeys(("places_taken", "waiting", "cache_bytes", "cache_hits_total", "cache_misses_total"), 7)
     text = metrics.text(gauges)
     assert 'arr_coc_requests_total{path="/v1/models",status="200"} 1000000001' in text
+    assert "# TYPE arr_coc_cache_hits_total counter\narr_coc_cache_hits_total 7\n" in text
     assert all(
         re.fullmatch(r'(# (HELP|TYPE) .+|arr_coc_\w+(\{(\w+="[^"]*",?)+\})? [\d.e+-]+)', one)
         for one in text.splitlines()

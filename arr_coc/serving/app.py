@@ -121,7 +121,7 @@ class Visit:
             self.pictures = await asyncio.to_thread(_read, wanted, self.service)
             line.hold(self, sum(one.width * one.height for one in self.pictures))
             inputs = await asyncio.to_thread(line.engine.encode, wanted, self.pictures)
-            self._ticket = Ticket(wanted, inputs, deliver, self.chooses)
+            self._ticket = Ticket(wanted, inputs, deliver, self.chooses, line.engine.length(wanted, inputs))
             line.join(self._ticket)
         except ValueError as error:
             self.release()

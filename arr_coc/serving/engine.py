@@ -16,6 +16,9 @@ from arr_coc.qwen.processor import together, words_notice
 from arr_coc.qwen.streaming import RowStreamer, RowText
 from arr_coc.serving.reading import Wanted
 
+ALIKE = 2  # times the length of the shortest prompt of a batch
+AUTO = 1 / 8  # of the tokens, as "auto" keeps of most images; what it will keep is not known before
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -49,6 +52,7 @@ class Ticket:
     inputs: Any  # what the engine made of question and images
     deliver: Callable[[Delivered], None]
     chooses: bool = False  # the choice alone is wanted
+    length: int = 0  # tokens of the prompt that the language model will read, about
     left: threading.Event = field(default_factory=threading.Event)  # nobody waits any more
     spoke: threading.Event = field(default_factory=threading.Event)  # a piece has been delivered
 
@@ -57,9 +61,13 @@ class Ticket:
         self.deliver(piece)
 
     def goes_with(self, other: "Ticket") -> bool:
-        """Whether both can be answered in one batch; one with a seed is answered alone, as it will be again."""
+        """Whether both can be answered in one batch, and it pays: rows are padded to the longest.
+
+        One with a seed is answered alone, as it will be again.
+        """
         alone = self.chooses or other.chooses or self.wanted.seed is not None or other.wanted.seed is not None
-        return not alone and self.wanted.options == other.wanted.options
+        short, long = sorted((self.length, other.length))
+        return not alone and long <= ALIKE * short and self.wanted.options == other.wanted.options
 
 
 class Engine(Protocol):
@@ -70,6 +78,9 @@ class Engine(Protocol):
 
     def encode(self, wanted: Wanted, images: Sequence[Image.Image]) -> Any:
         """What a ticket carries; ValueError, with what to do, where it cannot be asked."""
+
+    def length(self, wanted: Wanted, inputs: Any) -> int:
+        """Of what `encode` gave: tokens that the language model will read, about."""
 
     def answer(self, batch: Sequence[Ticket]) -> None:
         """Deliver to each ticket its pieces, if it streams, and its outcome; a ticket that was left needs none."""
@@ -90,6 +101,12 @@ class InProcessEngine:
     def encode(self, wanted: Wanted, images: Sequence[Image.Image]) -> dict[str, Any]:
         about = (list(images), wanted.question, wanted.history, wanted.keep)
         return self.owner.encode_question(*about, wanted.system, max_new_tokens=wanted.max_tokens, **wanted.options)
+
+    def length(self, wanted: Wanted, inputs: dict[str, Any]) -> int:
+        keep, ids = self._dial(wanted), inputs["input_ids"]
+        visual = int((ids == self.owner.model.config.image_token_id).sum())
+        kept = keep if isinstance(keep, int) else round(visual * (AUTO if isinstance(keep, str) else keep))
+        return int(ids.shape[1]) - visual + min(kept, visual)
 
     def answer(self, batch: Sequence[Ticket]) -> None:
         wanted = [ticket.wanted for ticket in batch]

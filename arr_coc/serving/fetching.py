@@ -11,8 +11,10 @@ import ipaddress
 import re
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
 from arr_coc.images.reader import MOST_BYTES
@@ -88,23 +90,36 @@ def fetch(parts: SplitResult) -> bytes:
     host, until = str(parts.hostname), time.monotonic() + SECONDS
     place = resolve(host, parts.port or PORTS[parts.scheme])
     connection = http.client.HTTPConnection(host, place[1], timeout=SECONDS)
+    lines: list[socket.socket] = []
+    hang_up = threading.Timer(SECONDS, _hang_up, [lines])  # a host that sends byte by byte never keeps a read waiting
     try:
-        connection.sock = socket.create_connection(place, SECONDS)
+        lines.append(socket.create_connection(place, SECONDS))
+        hang_up.start()
         if parts.scheme == "https":
-            connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
+            context = ssl.create_default_context()
+            secured = context.wrap_socket(lines[0], server_hostname=host, do_handshake_on_connect=False)
+            lines.append(secured)
+            secured.do_handshake()
+        connection.sock = lines[-1]
         target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
         connection.request("GET", target, headers={"Accept": "image/*", "User-Agent": "arr-coc"})
         answer = connection.getresponse()
         if answer.status != 200:
             raise ApiError(f"the image's host answers {answer.status}; redirects are not followed", param="messages")
-        data = b""
+        data = bytearray()
         while piece := answer.read1(1 << 16):
             data += piece
             _check_size(len(data))
-            if time.monotonic() > until:
-                raise TimeoutError
+        if time.monotonic() > until:  # what was hung up on is not whole
+            raise TimeoutError
     except (OSError, http.client.HTTPException):
         raise ApiError("the image could not be fetched in time: send the image itself", param="messages") from None
     finally:
+        hang_up.cancel()
         connection.close()
-    return data
+    return bytes(data)
+
+
+def _hang_up(lines: list[socket.socket]) -> None:
+    with suppress(OSError):
+        lines[-1].shutdown(socket.SHUT_RDWR)

@@ -118,4 +118,5 @@ class Line:
     def gauges(self) -> dict[str, float]:
         memory = self.engine.memory
         places = {"places_taken": len(self.taken), "waiting": len(self.waiting)}
-        return {**places, "cache_bytes": memory.size, "cache_hits": memory.hits, "cache_misses": memory.misses}
+        looks = {"cache_hits_total": memory.hits, "cache_misses_total": memory.misses}
+        return {**places, "cache_bytes": memory.size, **looks}

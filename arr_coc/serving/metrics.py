@@ -15,13 +15,13 @@ HELP = {
     "prompt_tokens_total": "Tokens of the prompts as the language model saw them.",
     "completion_tokens_total": "Tokens of the answers.",
     "stage_seconds_total": "Seconds by stage; prefill is a part of generate.",
+    "cache_hits_total": "Looks at images that were remembered.",
+    "cache_misses_total": "Looks at images that were not.",
 }
 GAUGES = {
     "places_taken": "Requests between their head and their answer.",
     "waiting": "Questions that wait to be answered.",
     "cache_bytes": "Bytes remembered of images.",
-    "cache_hits": "Looks at images that were remembered.",
-    "cache_misses": "Looks at images that were not.",
 }
 
 
@@ -39,16 +39,16 @@ class Metrics:
         with self._lock:
             self._counts[name, f"{{{told}}}" if told else ""] += value  # type: ignore[assignment]
 
-    def text(self, gauges: Mapping[str, float]) -> str:
-        """All of them, with what is so at the moment."""
+    def text(self, now: Mapping[str, float]) -> str:
+        """All of them, with what is so now, and what others have counted."""
         with self._lock:
-            counts = dict(self._counts)
+            counts = {**self._counts, **{(name, ""): value for name, value in now.items() if name in HELP}}
         counts |= {(name, ""): counts.get((name, ""), 0) for name in HELP if not any(name == one for one, _ in counts)}
         lines: list[str] = []
         for kind, names in (("counter", HELP), ("gauge", GAUGES)):
             for name, about in names.items():
                 lines += [f"# HELP arr_coc_{name} {about}", f"# TYPE arr_coc_{name} {kind}"]
-                values = counts if kind == "counter" else {(name, ""): gauges[name]}
+                values = counts if kind == "counter" else {(name, ""): now[name]}
                 lines += [
                     f"arr_coc_{name}{labels} {value:.15g}" for (one, labels), value in values.items() if one == name
                 ]

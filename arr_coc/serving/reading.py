@@ -24,6 +24,8 @@ NEUTRAL: dict[str, Any] = {
     **{"n": 1, "frequency_penalty": 0, "presence_penalty": 0, "logprobs": False, "store": False},
     **{"response_format": {"type": "text"}, "tools": [], "logit_bias": {}, "metadata": {}},
 }
+LEAST_TEMPERATURE = 1e-3  # below it the likeliest token is taken: dividing by less overflows
+MOST_TOLD = 500  # characters of a refusal, which may hold words of the client's
 CODES = {401: "invalid_api_key", 404: "not_found", 413: "too_large", 429: "rate_limit_exceeded"}
 
 
@@ -36,7 +38,11 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        told = {"message": str(self)[:MOST_TOLD], "type": kind, "param": self.param, "code": self.code}
+        # Half of a surrogate pair, which JSON can hold and no answer can, is spelled out.
+        return {
+            "error": {name: text and text.encode(errors="backslashreplace").decode() for name, text in told.items()}
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +100,9 @@ def read_chat(body: Any, limits: Limits, model: str) -> Wanted:
     _check(
         isinstance(options, dict) and set(options) <= {"include_usage"}, "stream_options", "give include_usage alone"
     )
-    sampling = [float(given[name]) if name in given else None for name in ("temperature", "top_p")]
-    settings = (most, *sampling, seed, tuple(stop), stream, options.get("include_usage") is True)
+    warmth, top_p = (float(given[name]) if name in given else None for name in ("temperature", "top_p"))
+    warmth = 0.0 if warmth is not None and warmth < LEAST_TEMPERATURE else warmth
+    settings: list[Any] = [most, warmth, top_p, seed, tuple(stop), stream, options.get("include_usage") is True]
     return Wanted(*_conversation(given.get("messages"), limits), _dial(given), *settings)
 
 
@@ -136,7 +143,7 @@ def _dial(given: Mapping[str, Any]) -> Keep | None:
     for name, inner in zip(DIALS, places[1:], strict=True):
         _check(isinstance(inner, dict) and set(inner) <= {"keep"}, name, "it may hold keep and nothing else")
     found = [place["keep"] for place in places if place.get("keep") is not None]
-    _check(all(one == found[0] for one in found), "keep", "it is given twice; give it once")
+    _check(all(one == found[0] for one in found[1:]), "keep", "it is given twice; give it once")
     if not found:
         return None
     try:
