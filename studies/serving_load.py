@@ -1,7 +1,7 @@
 """The server with and without batches: how many questions a second, and do both say the same?
 
     python -m studies.serving_load                         # mini, 64 images of 512 px, into results/serving.json
-    python -m studies.serving_load --model FOLDER --clients 32 --tokens 64 --out out/serving.json
+    python -m studies.serving_load --shape qwen3-vl-2b --clients 32 --out out/serving-gpu.json     # random weights
 
 `arr-coc serve` runs in a process of its own, one by one (--batch 1) and in batches, in turns, so that a machine that
 slows down slows both. Every image is asked about once, with a dial of its own (--dials in turn), by so many clients at
@@ -13,23 +13,28 @@ import argparse
 import base64
 import io
 import os
+import shutil
 import signal
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
+import torch
 from PIL import Image
 
 from arr_coc.cli.typed import parse_keep
-from arr_coc.files import write_json
+from arr_coc.files import read_json_object, write_json
+from arr_coc.qwen.shapes import build_random, shape_config
 from arr_coc_scenes import draw_scene, make_scene
 
 RESULTS = Path(__file__).parents[1] / "results" / "serving.json"
@@ -51,6 +56,19 @@ def bodies(images: int, side: int, dials: list[Any], model: str, tokens: int) ->
         asked = {"messages": [{"role": "user", "content": parts}], "keep": dials[number % len(dials)]}
         found.append({"model": model, "max_tokens": tokens, "temperature": 0, **asked})
     return found
+
+
+def random_folder(shape: str, folder: Path) -> str:
+    """A model of a published shape with random weights, that reads with mini's tokenizer."""
+    source, config = Path(str(files("arr_coc") / "models" / "mini")), shape_config(shape)
+    own = read_json_object(source / "config.json")
+    for name in ("image", "video", "vision_start", "vision_end"):
+        setattr(config, f"{name}_token_id", own[f"{name}_token_id"])
+    build_random(config, "cpu", torch.bfloat16).save_pretrained(folder)
+    for file in source.iterdir():
+        if file.suffix in (".json", ".jinja") and not file.name.startswith(("config", "model", "arr_coc")):
+            shutil.copy(file, folder)
+    return str(folder)
 
 
 @contextmanager
@@ -105,6 +123,7 @@ def measure(model: str, batch: int, clients: int, asked: list[dict[str, Any]]) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="mini")
+    parser.add_argument("--shape", help="in the place of a model: random weights of that shape")
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--side", type=int, default=512, help="pixels")
     parser.add_argument("--dials", nargs="+", type=parse_keep, default=["auto", 0.25, 0.1, 64])
@@ -114,6 +133,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.shape:
+            given.model = random_folder(given.shape, Path(folder) / given.shape)
+        compare(given)
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Both ways in turns, and what came of it."""
     name = Path(given.model).name if Path(given.model).exists() else given.model
     asked = bodies(given.clients + given.images, given.side, given.dials, name, given.tokens)
     rows, texts = [], []
@@ -129,7 +156,7 @@ def main() -> None:
         for kind in ("wall_s", "cpu_s")
     }
     equal = min(sum(one == first for one, first in zip(found, texts[0], strict=True)) for found in texts)
-    how = {name: value for name, value in vars(given).items() if name not in ("out", "model")}
+    how = {name: value for name, value in vars(given).items() if name not in ("out", "model", "shape")}
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     write_json(given.out, {"model": name, **how, "threads": threads, **ratios, "equal": equal, "runs": rows})
     print(f"x{ratios['wall_s_ratio']} by the clock, {equal} of {given.images} equal in every run")

@@ -4,8 +4,10 @@ import asyncio
 import base64
 import contextlib
 import io
+import json
 import re
 import signal
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,7 @@ from arr_coc.serving.reading import Wanted
 from arr_coc_scenes import draw_scene, make_scene
 
 ROOT = Path(__file__).parent.parent
+PIPED = {"capture_output": True, "check": True, "timeout": 60}
 DIALS = (None, "auto", 0.25, 1.0, 48, 0.1)
 QUESTIONS = ("What colour is the hand?", "Describe the scene.", "Which word is blue?")
 
@@ -225,6 +228,9 @@ def test_the_page_does_what_it_says(settings, capsys, monkeypatch, tmp_path):
     for block in blocks:
         exec(compile(block.replace("http://127.0.0.1:8000/v1", settings["base_url"]), "serving.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == ["green 64 of 256", "64 of 256"]
+    (block,) = re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S)
+    told = subprocess.run(["bash", "-c", block.replace("http://127.0.0.1:8000/v1", settings["base_url"])], **PIPED)
+    assert json.loads(told.stdout)["choices"][0]["message"]["content"] == "green"
 
 
 # ---------------------------------------------------------------- rows
