@@ -300,14 +300,19 @@ def test_asked_to_end_it_finishes_what_runs(tmp_path, pictures):
     with started(arguments, port, tmp_path, path="/health", PYTHONPATH=str(ROOT)) as (url, process):
         with ThreadPoolExecutor(3) as clients:
             post = f"{url}/v1/chat/completions"
-            waiting = [clients.submit(httpx.post, post, json=given, timeout=120) for _ in range(3)]
+            each = (given, given, given | {"stream": True})
+            waiting = [clients.submit(httpx.post, post, json=one, timeout=120) for one in each]
             until = time.monotonic() + 60
             while "arr_coc_places_taken 3" not in httpx.get(f"{url}/metrics").text and time.monotonic() < until:
                 time.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             answers = [one.result() for one in waiting]
         assert [answer.status_code for answer in answers] == [200] * 3, [answer.text[:300] for answer in answers]
-        assert len({answer.json()["choices"][0]["message"]["content"] for answer in answers}) == 1
+        first, second = (answer.json()["choices"][0]["message"]["content"] for answer in answers[:2])
+        *pieces, done = re.findall(r"^data: (.+)$", answers[2].text, re.M)
+        streamed = "".join(json.loads(piece)["choices"][0]["delta"].get("content", "") for piece in pieces)
+        assert (first, done) == (second, "[DONE]")
+        assert first == streamed
         assert process.wait(60) == 0
         with contextlib.suppress(httpx.HTTPError):
             pytest.fail(f"it still answers: {httpx.get(url)}")
