@@ -65,9 +65,11 @@ def fake_models(sources, **settings):
 # ---------------------------------------------------------------- Ask
 
 
-@pytest.mark.parametrize("number", range(len(worlds.EXAMPLES)))
+@pytest.mark.parametrize("number", range(9))
 def test_every_example_is_answered_rightly(models, number):
-    picture, question, right = list(worlds.example_rows())[number]
+    rows = list(worlds.example_rows())
+    assert len(rows) == 9
+    picture, question, right = rows[number]
     *_, told = ask(models, "mini", Inquiry(picture, question, "auto"))
     assert told.answer == right
     assert told.overlay.size == picture.size

@@ -278,9 +278,9 @@ def test_two_people_at_once_see_their_own(visit):
     for page in (first, second):
         page.get_by_role("tab", name="Microscope").click()
     example(first, "Which word is blue?")
-    example(second, "Which thing is different?")
+    example(second, "What does not belong here?")
     right = {question: told for _, question, told in worlds.example_rows()}
-    for page, question in ((first, "Which word is blue?"), (second, "Which thing is different?")):
+    for page, question in ((first, "Which word is blue?"), (second, "What does not belong here?")):
         expect(page.get_by_role("tab", name="Ask")).to_have_attribute("aria-selected", "true")
         expect(answer(page)).to_have_value(right[question], timeout=WAIT)
         expect(page.locator("#question textarea")).to_have_value(question)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -10,6 +12,7 @@ from arr_coc.config import Keep
 from arr_coc.demo.inputs import AUTO, BY_HAND, Inquiry, Left, dial
 from arr_coc.demo.models import Models
 from arr_coc.demo.telling import share, stats
+from arr_coc.files import read_json_object
 from arr_coc.qwen.request import evidence_mask
 from arr_coc.viewing import evidence_overlay
 from arr_coc_scenes import FAMILIES, Scene, draw_scene, make_scene
@@ -20,8 +23,8 @@ SPLIT = "seen"  # test scenes of the kind that training draws, with other seeds,
 SIZE = (512, 512)
 MOST_SEED = 1_000_000
 FIRST = 11  # a table
-# Seed, family and number of the question.
-EXAMPLES = ((529, ANY, 6), (529, ANY, 2), (529, ANY, 4), (1, "odd_one_out", 0), (1, "lookup", 0), (2, "chart", 0))
+SAMPLE, ASKED = 529, (6, 2, 4)  # the scene of the first examples, and numbers of its questions
+ASSETS = Path(str(files("arr_coc") / "assets"))  # gallery.json: pictures of the wide world, by studies/wide/gallery.py
 
 
 def scene_of(seed: float | None, family: str | None) -> Scene:
@@ -39,10 +42,11 @@ def picture_of(scene: Scene) -> Image.Image:
 
 def example_rows() -> Iterator[tuple[Image.Image, str, str]]:
     """(image, question, right answer) of each example."""
-    for seed, family, number in EXAMPLES:
-        scene = scene_of(seed, family)
-        question = scene.questions[number]
+    scene = scene_of(SAMPLE, ANY)
+    for question in (scene.questions[number] for number in ASKED):
         yield picture_of(scene), question.text, question.answer
+    for row in read_json_object(ASSETS / "gallery.json")["examples"]:
+        yield Image.open(ASSETS / row["file"]).convert("RGB"), row["question"], row["answer"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,12 +94,12 @@ class LookTwiceSelector(Selector):
             blind_B2HW, spread_R = seen["blind"], seen["spread"]
             if image_R is not None:
                 blind_B2HW, spread_R = blind_B2HW[image_R], spread_R[image_R]
-            asked_R1 = asked_R.unsqueeze(-1)
-            wanted_RHW = torch.where(asked_R1.unsqueeze(-1), attended_RHW, torch.ones_like(attended_RHW))
+            asked_R1, even_RHW = asked_R.unsqueeze(-1), torch.ones_like(attended_RHW)
+            wanted_RHW = torch.where(asked_R1.unsqueeze(-1), attended_RHW, even_RHW)
             asked_S, unasked_S, tensions_T = self.fixed_3S
             exponents_RS = torch.where(asked_R1, asked_S, unasked_S)
-            # Without a question all cells lend alike, so that what it wants stays constant.
-            lending_RHW = blind_B2HW[:, 0] ** (asked_R1 * exponents_RS[:, :1]).unsqueeze(-1)
+            held_RHW = blind_B2HW[:, 0] ** exponents_RS[:, :1].unsqueeze(-1)
+            lending_RHW = torch.where(asked_R1.unsqueeze(-1), held_RHW, even_RHW)
             scores_RSHW = torch.cat([blind_B2HW, with_neighbours(wanted_RHW, lending_RHW).unsqueeze(1)], dim=1)
             tensions_RT = tensions_T.expand(scores_RSHW.shape[0], -1)
             balance = cautious(Balance(multiply(scores_RSHW, exponents_RS), exponents_RS, tensions_RT), spread_R)

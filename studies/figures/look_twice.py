@@ -161,7 +161,6 @@ def headline(looks: dict[str, Any], field: dict[str, Any], fast: dict[str, Any],
             "",
             "Exact answers of mini with that many visual tokens; time to the first token of the 2B shape with 200 of "
             f"them kept, choosing included, over all tokens, both by graphs (one {device}, {fast['dtype']}, batch 1). "
-            "Looking twice was timed with 16 of the 28 decoder layers in its first look; by default it reads 18. "
             "Without recorded graphs a fast GPU waits for launches, and choosing costs more than it saves below about "
             '2048 px: there `keep="auto"` keeps every token.',
         ]

@@ -26,7 +26,14 @@ from studies.figures.speed import (
     speed_growth,
     speed_table,
 )
-from studies.figures.stock import stock_runs, stock_tables
+from studies.figures.stock import (
+    compact_positions,
+    counting_falls,
+    late_places,
+    simple_choices,
+    stock_runs,
+    stock_tables,
+)
 from studies.mini.card import SPLITS
 
 ROOT = Path(__file__).parents[2]
@@ -152,6 +159,10 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "wide": (wide_table, "wide"),
         "stock runs": (stock_runs, "mini-stock"),
         "stock": (stock_tables, "mini-stock"),
+        "late places": (late_places, "effects"),
+        "simple choices": (simple_choices, "effects"),
+        "compact positions": (compact_positions, "effects"),
+        "counting falls": (counting_falls, "effects"),
     },
     "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
     "docs/speed.md": {

@@ -8,12 +8,13 @@ that takes about as long.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.qwen.graphs.choosing import Asked, by_grid, everything, small_rows
+from arr_coc.qwen.graphs.choosing import Asked, Chosen, by_grid, everything, small_rows
 from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import budget_bucket, padded_length, plan, with_grids
 from arr_coc.qwen.periphery import CONTEXT
@@ -30,18 +31,28 @@ def look_first(asked: Asked, meanwhile: Callable[[], None]) -> list[Tensor]:
     assert settings is not None
     grids = [settings.grid(grid) for grid in prompt.grids]
     slots = budget_bucket(max(height * width for height, width in grids))
-    whole = everything(grids, stages.device, slots)
-    features = stages.see(_rows(asked, grids, slots), whole.cells_IK, stages.put(torch.tensor(grids)), whole.mask_IK)
+    rows_IPx = _rows(asked, grids, slots)  # at once: until then the device has nothing to do
+    whole, grid_I2, widths = _whole(tuple(grids), slots, stages.device)
+    features = stages.see(rows_IPx, whole.cells_IK, grid_I2, whole.mask_IK)
     meanwhile()
     # Prompts too are laid out while the device is busy.
     image_id = int(config.image_token_id)
     small = with_grids(prompt, grids, image_id)
     layout = plan(small, whole.counts_I, slots, padded_length(small, whole.counts_I, image_id), image_id)
-    widths = stages.put(torch.tensor([width for _, width in grids]).repeat_interleave(slots))
     layers = settings.layers(config.text_config.num_hidden_layers)
     attended_V = stages.read_first(layout, features, whole.cells_IK.flatten(), widths, layers)
     cells = zip(attended_V.split(slots), grids, strict=True)
     return [one[: height * width].view(height, width) for one, (height, width) in cells]
+
+
+@lru_cache(maxsize=32)
+def _whole(grids: tuple[Grid, ...], slots: int, device: torch.device) -> tuple[Chosen, Tensor, Tensor]:
+    """Every cell of the copies in its slot, their grids, and the width of each slot's grid: the same for all pixels.
+
+    Kept on the device, since putting it there anew takes longer than shrinking an image.
+    """
+    widths = torch.tensor([width for _, width in grids]).repeat_interleave(slots)
+    return everything(list(grids), device, slots), torch.tensor(grids).to(device), widths.to(device)
 
 
 def context_of(asked: Asked, counts_I: list[int]) -> Heard | None:
