@@ -165,15 +165,20 @@ class Hurried:
         super().connection_made(transport)  # type: ignore[misc]
         self.loop.call_later(PATIENCE, self._look, None)
 
-    def _look(self, before: Any) -> None:
-        """Between two looks a request has begun, or one is under way; else somebody holds the line."""
-        if self.cycle is before and (before is None or before.response_complete):
+    def _look(self, over: Any) -> None:
+        """What was `over` at the last look, and nothing since: somebody holds the line.
+
+        One that has just been answered is left open: the next request may be on its way.
+        """
+        rests = self.cycle is None or self.cycle.response_complete
+        if rests and self.cycle is over:
             self.transport.close()
         elif not self.transport.is_closing():
-            self.loop.call_later(PATIENCE, self._look, self.cycle)
+            self.loop.call_later(PATIENCE, self._look, self.cycle if rests else self)
 
 
 def hurry(config: Any) -> None:
     """Set a server's limits on connections; `config` is uvicorn's, loaded, and read anew for every connection."""
     config.limit_concurrency = MOST_CONNECTIONS
+    config.timeout_keep_alive = 2 * PATIENCE  # longer than clients keep a line, who would write to one just closed
     config.http_protocol_class = type("HurriedProtocol", (Hurried, config.http_protocol_class), {})

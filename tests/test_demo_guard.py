@@ -352,14 +352,18 @@ def test_a_line_that_is_held_is_closed():
         def is_closing(self):
             return self.closed
 
-    held, answering, between = (type("Both", (gateway.Hurried, Line), {})() for _ in range(3))
-    for line in (held, answering, between):
+    lines = _, answering, between, answered = [type("Both", (gateway.Hurried, Line), {})() for _ in range(4)]
+    for line in lines:
         line.connection_made(Transport())
     answering.cycle, between.cycle = SimpleNamespace(response_complete=False), SimpleNamespace(response_complete=True)
-    for _ in range(3):
-        for line in (held, answering, between):
+    answered.cycle = SimpleNamespace(response_complete=False)
+    for look in range(3):
+        answered.cycle.response_complete = look == 2  # just now: the next request may be on its way
+        for line in lines:
             line.pass_time()
-    assert (held.transport.closed, answering.transport.closed, between.transport.closed) == (True, False, True)
+    assert [line.transport.closed for line in lines] == [True, False, True, False]
+    answered.pass_time()
+    assert answered.transport.closed
 
 
 # ---------------------------------------------------------------- what is set
@@ -383,6 +387,7 @@ def test_every_limit_of_the_server_is_set(monkeypatch):
     assert given["max_file_size"] == guarding.MOST_BYTES
     assert (given["share"], given["allowed_paths"], given["show_error"], given["auth"]) == (False, [], False, None)
     assert page.server.config.limit_concurrency == gateway.MOST_CONNECTIONS
+    assert page.server.config.timeout_keep_alive > gateway.PATIENCE
     assert issubclass(page.server.config.http_protocol_class, gateway.Hurried)
     serving.serve(None, "0.0.0.0", 7860, wait=False, password="a long password")
     assert given["auth"]("anyone", "a long password")
