@@ -64,12 +64,17 @@ class TexturePyramid:
         levels = self.fine_BChw[image_R], self.middle_BChw[image_R], self.cell_BCHW[image_R]
         return TexturePyramid(*levels, self.names, self.spread_B[image_R], seen)
 
+    @property
+    def levels(self) -> tuple[Tensor, ...]:
+        """All tensors, as `together` takes them."""
+        own = self.fine_BChw, self.middle_BChw, self.cell_BCHW, self.spread_B
+        return own if self.seen_BGHW is None else (*own, self.seen_BGHW)
+
     @classmethod
-    def together(cls, pyramids: "Sequence[TexturePyramid]") -> "TexturePyramid":
-        """Pyramids without sight, of one grid, as one."""
-        levels = zip(*((one.fine_BChw, one.middle_BChw, one.cell_BCHW, one.spread_B) for one in pyramids), strict=True)
-        fine, middle, cell, spread = (torch.cat(level) for level in levels)
-        return cls(fine, middle, cell, pyramids[0].names, spread)
+    def together(cls, several: Sequence[tuple[Tensor, ...]], names: tuple[str, ...]) -> "TexturePyramid":
+        """The levels of pyramids of one grid as one pyramid."""
+        fine, middle, cell, spread, *seen = (torch.cat(level) for level in zip(*several, strict=True))
+        return cls(fine, middle, cell, names, spread, *seen)
 
     def stacked(self) -> Tensor:
         """All three levels and what was seen, side by side per cell: [B, 21 C + G, H, W]."""

@@ -30,7 +30,7 @@ LONG += (
     "memory_estimate",
     "memory",
 )
-LONG += ("hostile_folders", "full_disk", "hostile_rows", "fovea", "chat", "field_eval")
+LONG += ("hostile_folders", "full_disk", "hostile_rows", "serving", "fovea", "chat", "field_eval")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -41,7 +41,7 @@ def serving(models: Models) -> Iterator[str]:
 
 @contextmanager
 def started(
-    arguments: list[str], port: int, folder: Path, **environment: str
+    arguments: list[str], port: int, folder: Path, path: str = "/", **environment: str
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Address and process of `python ARGUMENTS`, once it answers; its temporary files go to folder/temporary."""
     (folder / "temporary").mkdir()
@@ -58,7 +58,7 @@ def started(
         )
         address, until = f"http://127.0.0.1:{port}", time.monotonic() + 120
         try:
-            while not _answers(address):
+            while not _answers(address + path):
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < until, log.read_text()
                 time.sleep(0.3)

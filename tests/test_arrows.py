@@ -22,6 +22,7 @@ ALLOWED = {
     "timing": set(),
     "files": set(),
     "images": set(),
+    "gateway": set(),
     "scenes": set(),  # where the names of the drawn world were
     "models": set(),
     "records": {"config"},
@@ -46,17 +47,18 @@ DRAWING = {
     "lmms",
 }  # who shows the world
 LEAVES = {"demo", "cli", "serving", "lmms"}
-DOORS = {"cli": {"demo"}}  # the command line is the door to the demo
+DOORS = {"cli": {"demo", "serving"}}  # the command line is the door to both
 TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torch"}
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
-    {"vision", "answers", "storage", "shapes"},
+    {"vision", "answers", "storage", "shapes", "memory"},
     {"request", "break_even", "adapting", "streaming"},
     {"language", "processor", "periphery"},
     {"first_look", "loading"},
     {"looking"},
     {"eager", "graphs", "tuned"},
+    {"chooser"},
     {"model", "batched"},
 )
 # Inside other rooms: which sub-room imports which.

@@ -33,8 +33,8 @@ from arr_coc.demo.inputs import (
     shown,
 )
 from arr_coc.demo.models import Models, choosable_selectors, labels
-from arr_coc.demo.serving import is_loopback
 from arr_coc.demo.telling import short_message
+from arr_coc.gateway import is_loopback
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.viewing import homunculus, texture_sheet
 

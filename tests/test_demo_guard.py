@@ -12,9 +12,10 @@ import gradio
 import pytest
 from gradio.queueing import EventQueue
 
+from arr_coc import gateway
 from arr_coc.cli.answers import harmless
 from arr_coc.demo import guarding, serving
-from arr_coc.demo.guarding import FairQueue, Gate, Guard, Hurried
+from arr_coc.demo.guarding import FairQueue, Gate, Guard
 from arr_coc.demo.page import HOUR
 from arr_coc.demo.parts import told
 
@@ -94,11 +95,11 @@ def test_a_body_that_lies_about_its_size_ends_at_the_limit(said, monkeypatch):
 
 
 def test_a_slow_body_is_cut_off_and_a_steady_one_is_not(monkeypatch):
-    monkeypatch.setattr(guarding, "PATIENCE", 0.2)
+    monkeypatch.setattr(gateway, "PATIENCE", 0.2)
     asked = Asked(UPLOAD, pieces=[b"x"] * 1000, pause=0.05)
     assert (asked.status, asked.seen) == (408, [])
     assert len(asked.pieces) > 900
-    monkeypatch.setattr(guarding, "LEAST_RATE", 1)
+    monkeypatch.setattr(gateway, "LEAST_RATE", 1)
     assert Asked(UPLOAD, pieces=[b"x" * 100] * 10, pause=0.05).status == 200
 
 
@@ -351,14 +352,18 @@ def test_a_line_that_is_held_is_closed():
         def is_closing(self):
             return self.closed
 
-    held, answering, between = (type("Both", (Hurried, Line), {})() for _ in range(3))
-    for line in (held, answering, between):
+    lines = _, answering, between, answered = [type("Both", (gateway.Hurried, Line), {})() for _ in range(4)]
+    for line in lines:
         line.connection_made(Transport())
     answering.cycle, between.cycle = SimpleNamespace(response_complete=False), SimpleNamespace(response_complete=True)
-    for _ in range(3):
-        for line in (held, answering, between):
+    answered.cycle = SimpleNamespace(response_complete=False)
+    for look in range(3):
+        answered.cycle.response_complete = look == 2  # just now: the next request may be on its way
+        for line in lines:
             line.pass_time()
-    assert (held.transport.closed, answering.transport.closed, between.transport.closed) == (True, False, True)
+    assert [line.transport.closed for line in lines] == [True, False, True, False]
+    answered.pass_time()
+    assert answered.transport.closed
 
 
 # ---------------------------------------------------------------- what is set
@@ -381,8 +386,9 @@ def test_every_limit_of_the_server_is_set(monkeypatch):
     assert given["state_session_capacity"] == serving.MOST_SESSIONS == 64
     assert given["max_file_size"] == guarding.MOST_BYTES
     assert (given["share"], given["allowed_paths"], given["show_error"], given["auth"]) == (False, [], False, None)
-    assert page.server.config.limit_concurrency == serving.MOST_CONNECTIONS
-    assert issubclass(page.server.config.http_protocol_class, Hurried)
+    assert page.server.config.limit_concurrency == gateway.MOST_CONNECTIONS
+    assert page.server.config.timeout_keep_alive > gateway.PATIENCE
+    assert issubclass(page.server.config.http_protocol_class, gateway.Hurried)
     serving.serve(None, "0.0.0.0", 7860, wait=False, password="a long password")
     assert given["auth"]("anyone", "a long password")
     assert not given["auth"]("anyone", "a long passwörd")
@@ -412,4 +418,4 @@ def test_what_could_steer_a_terminal_is_left_out():
 
 def test_an_address_that_is_taken_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ValueError, match="give another with --port"):
-        serving.check_port("127.0.0.1", taken.getsockname()[1])
+        gateway.check_port("127.0.0.1", taken.getsockname()[1])

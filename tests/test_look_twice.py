@@ -17,8 +17,8 @@ from arr_coc.balancing import multiply
 from arr_coc.config import ARRCOCConfig, FirstLook
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen, vision
-from arr_coc.qwen.first_look import Memory, content_key
 from arr_coc.qwen.language import eager_attention
+from arr_coc.qwen.memory import Memory, content_key
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import Request, with_small_images
 from arr_coc.records import QuestionTokens

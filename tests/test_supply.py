@@ -34,7 +34,7 @@ def test_locks_hold_all_that_their_commands_need():
         assert ask[wanted.name] in wanted.specifier or ask[wanted.name].split("+")[0] in wanted.specifier
     assert "gradio" in demo
     assert "gradio" not in ask
-    assert {"pytest", "peft", "ruff"} <= test.keys()
+    assert {"pytest", "peft", "ruff", "openai"} <= test.keys()
     pinned = (ROOT / "constraints.txt").read_text().splitlines()[-1]
     assert f"torch=={ask['torch'].split('+')[0]}" == pinned
 

@@ -18,6 +18,7 @@ from arr_coc.cli.compare import compare
 from arr_coc.cli.demo import demo
 from arr_coc.cli.env import env
 from arr_coc.cli.eval import bench, evaluate, report
+from arr_coc.cli.serve import serve
 from arr_coc.cli.show import show, textures
 from arr_coc.cli.train import make, selector
 from arr_coc.cli.tune import tune
@@ -93,7 +94,7 @@ class Verbs(typer.Typer):
 
 VERBS: dict[str, Callable[..., None]] = {
     **{"ask": ask, "chat": chat, "bench": bench, "compare": compare, "demo": demo, "env": env, "eval": evaluate},
-    **{"report": report, "show": show, "textures": textures, "tune": tune},
+    **{"report": report, "serve": serve, "show": show, "textures": textures, "tune": tune},
 }
 app, scenes, train = Verbs(), Verbs(), Verbs()
 for name, verb in VERBS.items():

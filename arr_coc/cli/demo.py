@@ -34,11 +34,12 @@ def demo(
     if find_spec("gradio") is None:
         raise ValueError("the demo needs Gradio: pip install 'arr-coc[demo]'")
     from arr_coc.demo.models import Models
-    from arr_coc.demo.serving import PASSWORD, check_password, check_port, serve
+    from arr_coc.demo.serving import PASSWORD, serve
+    from arr_coc.gateway import check_port, check_secret
 
     check_port(host, port)
     password = os.environ.get(PASSWORD) or None
-    check_password(host, password)
+    check_secret(host, password, "password", PASSWORD)
     say = teller(quiet)
     if quiet:
         quieten_libraries(bars=False)

@@ -1,16 +1,12 @@
-"""What stands between the network and the page: from where, how large and how slow a request may be.
+"""What stands between the network and the page, beyond what every server of ours has (`arr_coc.gateway`).
 
-Every answer carries the number of its request; a refusal says that number and what to do, and nothing else.
+A refusal says the number of its request and what to do, and nothing else.
 """
 
 import asyncio
 import ctypes
 import gc
-import ipaddress
-import json
-import logging
 import re
-import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,21 +14,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from gradio.queueing import Event, Queue
 from gradio.server_messages import ProcessCompletedMessage
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from arr_coc.gateway import PATIENCE, Exchange
 from arr_coc.images.reader import MOST_BYTES
-
-logger = logging.getLogger(__name__)
 
 MOST_JSON = 2**20  # bytes of a body that is no upload
 MOST_UPLOAD = MOST_BYTES + 2**16  # a file and what is around it
-PATIENCE = 10  # seconds for a body or for its first lines, and for somebody to listen for an answer
-LEAST_RATE = 50_000  # bytes a second, beyond the patience
 KEPT_FOR = 7200  # seconds that an upload may lie on the disk: an hour, and what the hourly look at it adds
 MOST_OF_CLIENT, MOST_STORED = 2**28, 2**31  # bytes of uploads in that time, of one client and in all
 MOST_OF_ONE = 8  # questions that one client may have in the queue
@@ -59,24 +51,6 @@ WHY = {
     429: "too many uploads: come back in an hour",
     503: "too many questions wait: come back in a minute",
 }
-
-
-def is_loopback(host: str | None) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return False
-
-
-def _is_local(address: str) -> bool:
-    """Whether an address, as in the headers Host and Origin, names this machine: a name that leads here does not."""
-    try:
-        return is_loopback(urlsplit(address if "//" in address else f"//{address}").hostname)
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,32 +89,24 @@ class Gate:
         return bool(listened and (event.fn.api_visibility == "public" or self.shown[event.session_hash]))
 
 
-class Exchange:
-    """One request and its answer."""
+class PageExchange(Exchange):
+    """One request to the page, and its answer."""
+
+    retry_after, headers_of_ours = 3600, HEADERS
 
     def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
-        self.gate, self.path, self._receive, self._send = gate, str(scope["path"]), receive, send
-        self.headers, self.client = Headers(scope=scope), str((scope.get("client") or ("",))[0])
-        self.number, self.began = secrets.token_hex(4), time.monotonic()
-        self.is_upload = self.path.endswith("/upload")
-        self.limit = MOST_UPLOAD if self.is_upload else MOST_JSON
-        self.got, self.whole = 0, False
-        self.started, self.answered = False, False  # whether the application's answer has begun, or ours was given
+        self.gate, self.is_upload = gate, str(scope["path"]).endswith("/upload")
+        super().__init__(scope, receive, send, MOST_UPLOAD if self.is_upload else MOST_JSON, gate.local)
+
+    def wrong(self) -> dict[int, bool]:
+        named = re.search(r"/call/(?:v2/)?([^/]+)/?$", self.path)
+        return super().wrong() | {
+            404: named is not None and named[1] not in PUBLIC,
+            429: self.is_upload and not self.gate.has_room(self.client, self.size or self.limit),
+        }
 
     async def is_fit(self) -> bool:
-        """Whether the application shall see it; if not, it has been refused."""
-        said, named = self.headers.get("content-length", ""), re.search(r"/call/(?:v2/)?([^/]+)/?$", self.path)
-        size = int(said) if said.isdigit() else 0
-        hosts = [self.headers[name] for name in ("host", "origin") if name in self.headers]
-        wrong = {
-            403: self.gate.local and not all(map(_is_local, hosts)),
-            404: named is not None and named[1] not in PUBLIC,
-            413: size > self.limit,
-            429: self.is_upload and not self.gate.has_room(self.client, size or self.limit),
-        }
-        for status in (status for status, found in wrong.items() if found):
-            await self.refuse(status)
-        if not self.answered and re.search(r"/(?:run|api)/[^/]+/?$", self.path):
+        if await super().is_fit() and re.search(r"/(?:run|api)/[^/]+/?$", self.path):
             await self._from_page()
         return not self.answered
 
@@ -164,49 +130,20 @@ class Exchange:
         self._receive = receive
 
     async def receive(self) -> Message:
-        """The next piece of the body, if it comes in time and is not too much. After it, whatever comes."""
-        if self.whole:
-            return await self._receive()
-        left = self.began + PATIENCE + self.got / LEAST_RATE - time.monotonic()
-        try:
-            message = await asyncio.wait_for(self._receive(), max(0.0, left))
-        except TimeoutError:
-            return await self._cut(408)
-        self.got += len(message.get("body", b""))
-        self.whole = not message.get("more_body", False)
-        if self.got > self.limit:
-            return await self._cut(413)
-        if self.whole and self.is_upload:
+        was_whole, message = self.whole, await super().receive()
+        if self.whole and not was_whole and self.is_upload and not self.answered:
             self.gate.uploads.append((self.began, self.client, self.got))
         return message
 
-    async def _cut(self, status: int) -> Message:
-        self.whole = True
-        await self.refuse(status)
-        return {"type": "http.disconnect"}
-
     async def send(self, message: Message) -> None:
         """The application's answer; what it says of its errors stays here."""
-        if message["type"] == "http.response.start":
-            if message["status"] >= 400 and message["status"] != 401:  # 401: the page asks for the password
-                await self.refuse(message["status"])
-            message["headers"] = [*message.get("headers", []), *self._own_headers()]
-        if not self.answered:
-            self.started = True
-            await self._send(message)
+        is_start = message["type"] == "http.response.start"
+        if is_start and message["status"] >= 400 and message["status"] != 401:  # 401: the page asks for the password
+            await self.refuse(message["status"])
+        await super().send(message)
 
-    def _own_headers(self) -> list[tuple[bytes, bytes]]:
-        return [*HEADERS, (b"x-request-id", self.number.encode())]
-
-    async def refuse(self, status: int) -> None:
-        """An answer of our own, unless one has begun; nothing of the application's follows."""
-        if self.answered or self.started:
-            return
-        self.answered = True
-        content = {"detail": WHY.get(status, HTTPStatus(status).phrase), "request_id": self.number}
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *self._own_headers()]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": json.dumps(content).encode()})
+    def refusal(self, status: int) -> dict[str, Any]:
+        return {"detail": WHY.get(status, HTTPStatus(status).phrase), "request_id": self.number}
 
 
 class Guard:
@@ -220,17 +157,11 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = Exchange(self.gate, scope, receive, send)
+        exchange = PageExchange(self.gate, scope, receive, send)
         if not await exchange.is_fit():
             return
         with self.gate.counting(exchange.path, scope.get("query_string", b"").decode("latin-1")) as who:
-            try:
-                await self.app(scope, exchange.receive, exchange.send)
-            except Exception as error:
-                if not exchange.answered:  # once an answer has begun, it is the client that has gone
-                    why = None if exchange.started else error
-                    logger.error("error %s of the demo: %s", exchange.number, type(error).__name__, exc_info=why)
-                await exchange.refuse(500)
+            await exchange.run(self.app)
         if who:  # a call by name comes once, a page may come back
             wait = 0 if "/call/" in exchange.path else GONE
             asyncio.get_running_loop().call_later(wait, self._forget, scope["app"], who)
@@ -320,22 +251,3 @@ class FairQueue(Queue):
 def _lane(request: Any, session: str | None, own: str = "") -> tuple[str, str]:
     """Whose turn it is: the machine, and the session on it; calls whose session is their `own` share a turn."""
     return request.client.host if request.client else "", session if session and session != own else ""
-
-
-class Hurried:
-    """Of a connection: its first lines come in time, or it is closed. Mixed into the server's own protocol."""
-
-    cycle: Any
-    loop: Any
-    transport: Any
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)  # type: ignore[misc]
-        self.loop.call_later(PATIENCE, self._look, None)
-
-    def _look(self, before: Any) -> None:
-        """Between two looks a request has begun, or one is under way; else somebody holds the line."""
-        if self.cycle is before and (before is None or before.response_complete):
-            self.transport.close()
-        elif not self.transport.is_closing():
-            self.loop.call_later(PATIENCE, self._look, self.cycle)

@@ -3,10 +3,8 @@
 import atexit
 import ctypes
 import os
-import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -19,40 +17,18 @@ os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(10**9)
 
 from starlette.middleware import Middleware
 
-from arr_coc.demo.guarding import FairQueue, Gate, Guard, Hurried, is_loopback
+from arr_coc.demo.guarding import FairQueue, Gate, Guard
 from arr_coc.demo.models import Models
 from arr_coc.demo.page import build_page
 from arr_coc.demo.parts import CSS, THEME
+from arr_coc.gateway import check_secret, hurry, is_loopback, is_secret
 from arr_coc.images.reader import MOST_BYTES
 
 MOST_WAITING = 32  # questions in the queue; the next one is told to come back
 MOST_THREADS = 8  # one question at a time, and some for the rest; every thread holds memory of its own
 MOST_SESSIONS = 64  # browsers whose last look is remembered
-MOST_CONNECTIONS = 512
 PASSWORD = "ARR_COC_DEMO_PASSWORD"  # the variable that holds it: a command line can be read by others
-LEAST_PASSWORD = 12  # characters
 M_ARENA_MAX = -8  # of the C library's mallopt
-
-
-def check_port(host: str, port: int) -> None:
-    """Refuse a port or an address that cannot be listened on, before anything is loaded."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except socket.gaierror:
-            raise ValueError(f"--host {host}: no such address; leave it out to stay on this machine") from None
-        except OSError as error:
-            raise ValueError(f"port {port} of {host}: {error.strerror}; give another with --port") from None
-
-
-def check_password(host: str, password: str | None) -> None:
-    """Whoever reaches the page uses this machine: from elsewhere, only with a password."""
-    if password is not None and len(password) < LEAST_PASSWORD:
-        raise ValueError(f"the password has {len(password)} characters: give one of {LEAST_PASSWORD} or more")
-    if password is None and not is_loopback(host):
-        raise ValueError(f"--host {host} can be reached by others: set a password in {PASSWORD}, or leave --host out")
 
 
 def serve(
@@ -70,7 +46,7 @@ def serve(
     For others than this machine it needs a password (with any user name), unless it is meant `for_all`.
     """
     if not for_all:
-        check_password(host, password)
+        check_secret(host, password, "password", PASSWORD)
     if wait:
         _heed_signals()
     _use_private_folder()
@@ -80,7 +56,7 @@ def serve(
     gate = Gate(local=is_loopback(host))
     FairQueue.take_over(page._queue, gate)
     page.launch(
-        auth=None if password is None else lambda _, given: secrets.compare_digest(given.encode(), password.encode()),
+        auth=None if password is None else lambda _, given: is_secret(given, password),
         server_name=host,
         server_port=port,
         inbrowser=open_browser,
@@ -102,9 +78,7 @@ def serve(
         css=CSS,
         app_kwargs={"middleware": [Middleware(Guard, gate=gate)]},
     )
-    served = page.server.config  # read anew for every connection
-    served.limit_concurrency = MOST_CONNECTIONS
-    served.http_protocol_class = type("HurriedProtocol", (Hurried, served.http_protocol_class), {})
+    hurry(page.server.config)
     if wait:
         _wait(page)
     return page

@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arr_coc.qwen.answers import Answer, ImageSelection
+    from arr_coc.qwen.chooser import Chooser
     from arr_coc.qwen.model import ARRCOCQwen
 
 _HOMES = {
     "ARRCOCQwen": "arr_coc.qwen.model",
     "Answer": "arr_coc.qwen.answers",
+    "Chooser": "arr_coc.qwen.chooser",
     "ImageSelection": "arr_coc.qwen.answers",
 }
 
-__all__ = ["ARRCOCQwen", "Answer", "ImageSelection"]
+__all__ = ["ARRCOCQwen", "Answer", "Chooser", "ImageSelection"]
 
 
 def __getattr__(name: str) -> Any:

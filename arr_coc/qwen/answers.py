@@ -1,6 +1,7 @@
 """What comes back: the answer, how sure it is, what was kept of each image and why, and how long it took."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,3 +83,17 @@ class Answer:
 def total_ms(timings_ms: dict[str, float]) -> float:
     """Of all parts together."""
     return sum(ms for part, ms in timings_ms.items() if part != "prefill")
+
+
+def answers_of(
+    tokenizer: Any,
+    new_BT: Tensor,
+    images: list[list[ImageSelection]],
+    timings_ms: dict[str, float],
+    confidence: float | None,
+) -> list[Answer]:
+    """The answer of each row from its new tokens; of several sequences of one prompt, the first."""
+    several = new_BT.shape[0] // len(images)  # they are next to each other
+    how: dict[str, bool] = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    rows = zip(new_BT[::several], images, strict=True)
+    return [Answer.of(tokenizer.decode(new_T, **how), row, timings_ms, confidence) for new_T, row in rows]

@@ -20,13 +20,14 @@ from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.first_look import begun_alike
 from arr_coc.qwen.language import Begun, begin, go_on
-from arr_coc.qwen.looking import Choice, Looker, Shown, keep_everything, keep_weighted
+from arr_coc.qwen.looking import Choice, Looker, Shown, keep_everything
 from arr_coc.qwen.periphery import widen
 from arr_coc.qwen.request import Compact, Request, mark, shorten, with_small_images
-from arr_coc.qwen.streaming import PromptRestorer
+from arr_coc.qwen.streaming import PromptRestorer, noting
 from arr_coc.timing import Stopwatch
 
 BEFORE = ("sparse", "foveated")  # encodings that choose before the ViT
+ALL_ASKED = "all tokens were asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,19 @@ class Preparer:
         if self.looker.selector.resizes and not request.keeps_all:
             return self._prepare_small(request, stopwatch)
         return self._prepare(request, stopwatch)
+
+    def choose(self, request: Request) -> list[list[ImageSelection]]:
+        """The selections alone, per sample, as preparing would make them: nothing is encoded but what they need."""
+        device, looker = request.input_ids.device, self.looker
+        if request.keeps_all:
+            choice = keep_everything(request.layout.grids, device, "keep_all", ALL_ASKED)
+        elif self.encoding == "weighted" or looker.selector.reads_tokens:
+            return self(request).images
+        else:
+            self._check()
+            foveated = self.encoding == "foveated"
+            choice = looker.choose(request, request.keeps, Stopwatch(device), foveated=foveated)
+        return _by_sample(request, choice)
 
     def _prepare(self, request: Request, stopwatch: Stopwatch) -> Prepared:
         stock = self.looker.model.model
@@ -124,7 +138,7 @@ class Preparer:
         new = [image for image in wanted if image not in made]
         if new:
             looker, pixels = self.looker.first_looker(), self._pixels(request, shown)
-            keys = range(len(grids)) if training else looker.keys(request)
+            keys = range(len(grids)) if training else shown.keys or self.looker.keys(request)
             with torch.set_grad_enabled(torch.is_grad_enabled() and training):
                 levels = looker.glimpse([wanted[n] for n in new], [pixels[n] for n in new], [keys[n] for n in new])
             made |= dict(zip(new, levels, strict=True))
@@ -170,8 +184,7 @@ class Preparer:
         self, request: Request, positions_3BL: Tensor, videos: dict[str, Any], stopwatch: Stopwatch
     ) -> tuple[Choice, Any, Begun | None]:
         if request.keeps_all:
-            device, why = request.input_ids.device, "all tokens were asked for"
-            choice = keep_everything(request.layout.grids, device, "keep_all", why)
+            choice = keep_everything(request.layout.grids, request.input_ids.device, "keep_all", ALL_ASKED)
             return choice, self._encode(request, choice.indices, stopwatch), None
         self._check()
         if self.encoding in BEFORE:
@@ -251,6 +264,20 @@ class Preparer:
         return features
 
 
+def keep_weighted(choice: Choice, untouched: Sequence[bool]) -> Choice:
+    """The same relevance with every cell kept, to be scaled by it; not scaled at all where an image is `untouched`."""
+    if choice.soft is None:
+        return choice
+    soft = [torch.ones_like(one) if leave else one for one, leave in zip(choice.soft, untouched, strict=True)]
+    indices = [torch.arange(one.shape[0], device=one.device) for one in soft]
+    reason = "every token was kept, scaled by its relevance"
+    images = [
+        replace(image, kept=index, strategy="weighted", reason=reason)
+        for image, index in zip(choice.images, indices, strict=True)
+    ]
+    return Choice(indices, soft, images)
+
+
 def _model_inputs(sequence: Compact, encoded: dict[str, Any]) -> dict[str, Any]:
     return {
         "input_ids": sequence.input_ids,
@@ -322,6 +349,20 @@ def generate(model: Any, input_ids: Tensor, prepared: Prepared, streamer: Prompt
     output.sequences = restored
     _mark(getattr(output, "past_key_values", None), prepared, runner)
     return output
+
+
+def answer(
+    model: Any, prompt: Tensor, prepared: Prepared, restorer: PromptRestorer | None, options: dict[str, Any]
+) -> tuple[Tensor, dict[str, float], float | None]:
+    """New tokens of each row, times of all parts, and how sure it is; `options` are generate's."""
+    noted, options = noting(options)
+    with prepared.stopwatch.part("generate"):
+        output = generate(model, prompt, prepared, restorer, **options)
+    new_BT = (output if isinstance(output, Tensor) else output.sequences)[:, prompt.shape[1] :]
+    timings = prepared.stopwatch.milliseconds()
+    if restorer is not None:
+        timings["prefill"] = 1e3 * restorer.prefill_seconds
+    return new_BT, timings, noted.confidence(new_BT)
 
 
 def refuse_positions(position_ids: Any) -> None:

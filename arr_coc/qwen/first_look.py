@@ -9,9 +9,6 @@ costs. Where the last token of the prompt attends is computed from queries and k
 Only the stock model's own modules are run.
 """
 
-import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,70 +19,12 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.masking_utils import create_causal_mask
 
-from arr_coc.config import FirstLook, channel_names
+from arr_coc.config import FirstLook
 from arr_coc.qwen import vision
 from arr_coc.qwen.language import Begun, attention_row, keys_of
+from arr_coc.qwen.memory import Memory, lasting
 from arr_coc.qwen.request import Layout, Request, with_small_images
 from arr_coc.qwen.vision import Geometry, Grid
-from arr_coc.records import TexturePyramid
-from arr_coc.texture import texture_pyramid
-
-MOST_BYTES = 256 << 20  # of what is remembered of images: about 20 of them at 1024 px with a 2B model
-
-
-class Memory:
-    """Tensors by what they were made of, at most so many bytes: what was unused for longest goes first."""
-
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.most_bytes, self.size = most_bytes, 0
-        self._held: OrderedDict[Hashable, tuple[tuple[Tensor, ...], int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable | None) -> tuple[Tensor, ...] | None:
-        """What was put under the key; None where nothing was, or it is gone."""
-        with self._lock:
-            if key is None or key not in self._held:
-                return None
-            self._held.move_to_end(key)
-            return self._held[key][0]
-
-    def put(self, key: Hashable | None, tensors: Sequence[Tensor]) -> None:
-        """Nothing is kept without a key, nor what is larger than all that may be kept."""
-        size = sum(tensor.nbytes for tensor in tensors)
-        if key is None or size > self.most_bytes:
-            return
-        with self._lock:
-            _, before = self._held.pop(key, ((), 0))
-            self._held[key] = tuple(tensors), size
-            self.size += size - before
-            while self.size > self.most_bytes:
-                _, (_, gone) = self._held.popitem(last=False)
-                self.size -= gone
-
-    def clear(self) -> None:
-        with self._lock:
-            self._held.clear()
-            self.size = 0
-
-
-def content_key(image: Tensor) -> Hashable | None:
-    """What an image on the host is known by: a digest of every pixel; None on a device, where reading it back costs."""
-    if image.device.type != "cpu":
-        return None
-    whole = image.contiguous()
-    digest = hashlib.blake2b(whole.numpy().data, digest_size=20)
-    return digest.digest(), str(image.dtype), tuple(image.shape)
-
-
-def lasting(name: Hashable, keys: Sequence[Hashable]) -> Hashable | None:
-    """The name of something made of images, if it may be remembered: not where one is known by its place alone."""
-    return None if any(isinstance(key, int) for key in keys) else name
-
-
-def weights_stamp(model: Any) -> Hashable:
-    """Changes whenever weights are moved or written to: what was seen with others is not to be used."""
-    parameters = list(model.model.parameters())
-    return parameters[0].data_ptr(), parameters[-1].data_ptr(), sum(parameter._version for parameter in parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +32,6 @@ class FirstSeen:
     """What came of a first look: lists are of the images of a request, `prefixes` of its rows."""
 
     attended: list[Tensor]  # [N], fp32: where the language model looked
-    keys: list[Hashable]  # what each image is known by
     grids: list[Grid]  # cells of the small copies
     features: list[tuple[Tensor, ...]]  # visual tokens and DeepStack levels of the small copies, [h w, D] each
     prefixes: "list[ReadPrefix | None]"
@@ -108,7 +46,6 @@ class FirstLooker:
     settings: FirstLook
     memory: Memory
     pad_id: int
-    channels: int  # of textures
 
     @torch.no_grad()
     def look(
@@ -116,15 +53,15 @@ class FirstLooker:
         request: Request,
         images: Sequence[Tensor],
         image_of: Sequence[int] | None = None,
-        remember: bool = True,
+        keys: Sequence[Hashable] | None = None,
     ) -> FirstSeen:
         """Where the language model looks in small copies of the images, for each image of the request.
 
         `images` are `[3, h, w]` in [0, 1]; `image_of` is the number among them of each image of the request, None where
-        these are the same. Only in that case can anything be remembered.
+        these are the same. `keys` are what each image of the request is known by; without, nothing is remembered.
         """
         places = list(range(len(images))) if image_of is None else list(image_of)
-        keys: list[Hashable] = self.keys(request) if remember and image_of is None else [*places]
+        keys = [*places] if keys is None else keys
         grids = [self.settings.grid(grid) for grid in request.layout.grids]
         small, _ = with_small_images(request, grids, self.model.config, self.pad_id)
         positions_3RL, _ = self.model.model.get_rope_index(
@@ -138,16 +75,7 @@ class FirstLooker:
         maps, prefixes = attended(self.model, prompts, features, keys, layers, self.memory)
         found = zip(maps, request.layout.grids, strict=True)
         spread = [spread_over(one.unsqueeze(0), grid).flatten() for one, grid in found]
-        return FirstSeen(spread, keys, grids, features, prefixes)
-
-    def keys(self, request: Request) -> list[Hashable]:
-        """What each image is known by: its content where that is at hand, else its place in this request alone."""
-        given = request.original_image
-        if given is None:
-            given = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
-        stamp = weights_stamp(self.model)
-        made = [content_key(image) if isinstance(image, Tensor) else None for image in given]
-        return [place if key is None else (key, stamp) for place, key in enumerate(made)]
+        return FirstSeen(spread, grids, features, prefixes)
 
     def glimpse(
         self, grids: Sequence[Grid], images: Sequence[Tensor], keys: Sequence[Hashable]
@@ -166,20 +94,6 @@ class FirstLooker:
                 found[place] = levels
                 self.memory.put(names[place], levels)
         return [levels for levels in found if levels is not None]
-
-    def textures(self, images: Sequence[Tensor], keys: Sequence[Hashable], grid: Grid) -> TexturePyramid:
-        """Textures of images of one grid, from memory where they are there."""
-        pyramids = []
-        for image, key in zip(images, keys, strict=True):
-            name = lasting(("textures", key, grid, self.channels), [key])
-            held = self.memory.get(name)
-            if held is None:
-                made = texture_pyramid(image, grid, self.channels)
-                held = (made.fine_BChw, made.middle_BChw, made.cell_BCHW, made.spread_B)
-                self.memory.put(name, held)
-            fine, middle, cell, spread_B = held
-            pyramids.append(TexturePyramid(fine, middle, cell, channel_names(self.channels), spread_B))
-        return TexturePyramid.together(pyramids)
 
 
 # ---------------------------------------------------------------- reading

@@ -6,14 +6,16 @@ A folder is checked before anything is built from it: its files are whole, and h
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, PretrainedConfig
+from transformers.utils import logging as transformers_logging
 
 from arr_coc.config import ARRCOCConfig, check_generation
 from arr_coc.layer import ARRCOCLayer
@@ -29,6 +31,7 @@ MOST_SETTINGS = 2**26  # bytes of a file that holds no weights; the largest is a
 MOST_LAYERS = 128  # of a tower; the largest Qwen3-VL has 94
 MOST_NUMBER = 10_000_000  # in a config; the largest are a base of angles and a vocabulary
 MOST_LISTED = 1_000  # entries of a list, and labels of a classifier, which are made into one
+DECODER = "language_model.layers."  # part of the name of a weight
 CODE = ("auto_map", "attn_implementation", "experts_implementation")  # settings that can name code to be run
 
 
@@ -70,18 +73,29 @@ def load_parts(
     dtype: str | torch.dtype,
     encoding: str | None,
     position_policy: str | None,
+    layers: Callable[[ARRCOCConfig, ARRCOCLayer | None, Any], int] | None = None,
     **model_kwargs: Any,
 ) -> tuple[Any, ARRCOCConfig, ARRCOCLayer | None, Any]:
     """The model with what stage 2 taught it, the config, the adapter's layer if there is one, and the processor.
 
-    `encoding` and `position_policy` take the place of the config's own where they are given.
+    `encoding` and `position_policy` take the place of the config's own where they are given. `layers` says from
+    settings, the layer and the stock model's config how many decoder layers are needed; without, the model is whole.
     """
     base, config, layer = find_adapter(source)
     device = pick_device(device)
-    model = load_stock(base, device, pick_dtype(dtype, device), **model_kwargs)
+
+    def needed(stock: Any) -> int:
+        assert layers is not None
+        return layers(config or ARRCOCConfig(hidden_dim=stock.text_config.hidden_size, base_model=base), layer, stock)
+
     adapted = Path(resolve(source)) / ADAPTED
+    light = needed if layers and not has_adapted(adapted) else None  # what stage 2 taught is put into the whole
+    model = load_stock(base, device, pick_dtype(dtype, device), light, **model_kwargs)
     if has_adapted(adapted):
         load_adapted(model, adapted).requires_grad_(False)
+    if layers is not None:
+        model.model.language_model.layers = model.model.language_model.layers[: needed(model.config)]
+        model.lm_head = nn.Identity()
     config = config or ARRCOCConfig(hidden_dim=model.config.text_config.hidden_size, base_model=base)
     config = replace(
         config,
@@ -108,8 +122,10 @@ def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLa
     return resolve(config.base_model), config, layer
 
 
-def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: Any) -> Any:
-    """The unmodified Qwen3-VL, in evaluation mode."""
+def load_stock(
+    base: str, device: torch.device, dtype: torch.dtype, layers: Callable[[Any], int] | None = None, **kwargs: Any
+) -> Any:
+    """The unmodified Qwen3-VL, in evaluation mode; `layers` gives from its config how many decoder layers are read."""
     shapes = _check_files(Path(base))
     could_be_on_a_hub = base.count("/") == 1 and not base.startswith((".", "/", "~"))
     if not (Path(base) / "config.json").is_file() and (Path(base).is_dir() or not could_be_on_a_hub):
@@ -119,12 +135,20 @@ def load_stock(base: str, device: torch.device, dtype: torch.dtype, **kwargs: An
         config = _read_config(base, hub)
         if shapes:
             _check_sizes(config, shapes)
+        depth = config.text_config.num_hidden_layers
+        config.text_config.num_hidden_layers = depth if layers is None else max(1, layers(config))
         how = {"dtype": dtype, "use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
+        said = transformers_logging.get_verbosity()
+        if layers is not None:
+            transformers_logging.set_verbosity_error()  # it would list the layers that are left out
         model, info = AutoModelForImageTextToText.from_pretrained(base, config=config, **how, **kwargs)
+        transformers_logging.set_verbosity(said)
+        left = {name for name in info["unexpected_keys"] if layers is not None and DECODER in name}
         for what in ("missing", "unexpected", "mismatched"):
-            for name in sorted(map(str, info[f"{what}_keys"])):
+            for name in sorted(set(map(str, info[f"{what}_keys"])) - left):
                 raise ValueError(f"{_shown(base)}: the weight {name!r} is {what}; copy the model again")
         check_generation(model.generation_config.to_dict())
+    model.config.text_config.num_hidden_layers = depth  # shares of it are counted
     model = model.to(device).eval()
     check_finite(_shown(base), dict(model.named_parameters()))
     return model

@@ -12,7 +12,7 @@ grouped, never padded.
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,12 +24,13 @@ from arr_coc.config import TENSIONS, ARRCOCConfig, FirstLook, Keep
 from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.first_look import FirstLooker, FirstSeen, Memory
+from arr_coc.qwen.first_look import FirstLooker, FirstSeen
 from arr_coc.qwen.language import Begun
+from arr_coc.qwen.memory import Memory, weights_stamp
 from arr_coc.qwen.periphery import context_grid, periphery_grid
-from arr_coc.qwen.request import ChatTokens, Request, evidence_mask, find_question
+from arr_coc.qwen.request import ChatTokens, Request, check_aspect, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
-from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens
+from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.selectors import Selector, Taken, View
 from arr_coc.timing import Stopwatch
 
@@ -48,6 +49,7 @@ class Shown:
     tokens: Sequence[Tensor] | None = None  # [N, D]; None where the choice comes before the vision encoder
     more: dict[str, Sequence[Tensor]] = field(default_factory=dict)  # other fields of the view
     first: FirstSeen | None = None  # what came of the selector's first look, if it has one
+    keys: Sequence[Hashable] | None = None  # what each image is known by; None where nothing is remembered of them
 
     def groups(self) -> dict[tuple[Grid, tuple[int, ...]], list[int]]:
         """Numbers of the images that can be judged together: one grid, one size in pixels."""
@@ -79,20 +81,6 @@ def keep_everything(
         for grid, index in zip(grids, indices, strict=True)
     ]
     return Choice(indices, None, images)
-
-
-def keep_weighted(choice: Choice, untouched: Sequence[bool]) -> Choice:
-    """The same relevance with every cell kept, to be scaled by it; not scaled at all where an image is `untouched`."""
-    if choice.soft is None:
-        return choice
-    soft = [torch.ones_like(one) if leave else one for one, leave in zip(choice.soft, untouched, strict=True)]
-    indices = [torch.arange(one.shape[0], device=one.device) for one in soft]
-    reason = "every token was kept, scaled by its relevance"
-    images = [
-        replace(image, kept=index, strategy="weighted", reason=reason)
-        for image, index in zip(choice.images, indices, strict=True)
-    ]
-    return Choice(indices, soft, images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +128,7 @@ class Looker:
             raise ValueError(f"original_image has {len(several)} images, the inputs have {len(grids)}")
         images = [image_tensor(image).to(request.input_ids.device) for image in several]
         for image, grid in zip(images, grids, strict=True):
-            _check_aspect(image, grid)
+            check_aspect(image, grid)
         return images
 
     def insides(self, features: Any, image_grid_thw: Tensor) -> dict[str, Sequence[Tensor]]:
@@ -180,12 +168,20 @@ class Looker:
                 attended = begun.attended_BL[request.layout.types_BL == 1]
                 more["attended_BN"] = attended.split(request.layout.cells)
         tokens = features.pooler_output if self.selector.reads_tokens else None
-        return Shown(request.layout.grids, pixels, tokens, more)
+        keys = self.keys(request) if self.selector.sees and not self.strict else None
+        return Shown(request.layout.grids, pixels, tokens, more, keys=keys)
+
+    def keys(self, request: Request) -> list[Hashable]:
+        """What each image of a request is known by, to be remembered under."""
+        given = request.original_image
+        if given is None:
+            given = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
+        return self.memory.keys(given if isinstance(given, (list, tuple)) else [given], self.model.model)
 
     def first_looker(self) -> FirstLooker:
         """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
-        settings, channels = self.selector.first_look or FirstLook(), self.config.texture_channels
-        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id, channels)
+        settings = self.selector.first_look or FirstLook()
+        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id)
 
     @property
     def gives_context(self) -> bool:
@@ -225,15 +221,20 @@ class Looker:
         `image_R` is the image of each row, None where every row has its own; `glance_BXHW` a glance that was made
         before; `more` are other fields of the view.
         """
-        if self.selector.reads_glance and glance_BXHW is None and image_B3hw is not None:
-            with stopwatch.part("glance"):
-                glance_BXHW = vision.glance(self.model, image_B3hw, grid, self.geometry)
+        if glance_BXHW is None and image_B3hw is not None:
+            glance_BXHW = self._glance(image_B3hw, grid, stopwatch)
         view = View(grid, question, image_B3hw, visual_BND, glance_BXHW, image_R=image_R, **more)
         judgement = self.selector.judge(view, stopwatch)
         wanted, shape = (question.tokens_BLD.shape[0], *grid), tuple(judgement.balance.relevance_BHW.shape)
         if shape != wanted:
             raise ValueError(f"selector {self.selector.name!r} gave a map of shape {shape}, expected {wanted}")
         return judgement
+
+    def _glance(self, image_B3hw: Tensor, grid: Grid, stopwatch: Stopwatch) -> Tensor | None:
+        if not self.selector.reads_glance:
+            return None
+        with stopwatch.part("glance"):
+            return vision.glance(self.model, image_B3hw, grid, self.geometry)
 
     def _judge_group(
         self, shown: Shown, grid: Grid, members: list[int], question: QuestionTokens, stopwatch: Stopwatch
@@ -246,11 +247,17 @@ class Looker:
         more: dict[str, Any] = {
             name: torch.stack([values[image] for image in members]) for name, values in shown.more.items()
         }
-        if shown.first is not None and shown.pixels is not None:
-            with stopwatch.part("texture"):
-                images, keys = [shown.pixels[n] for n in members], [shown.first.keys[n] for n in members]
-                more["pyramid"] = self.first_looker().textures(images, keys, grid)
-        return self.judge(grid, question, stopwatch, stacked(shown.pixels), stacked(shown.tokens), **more)
+        image_B3hw = stacked(shown.pixels)
+        if shown.keys is not None and image_B3hw is not None and not torch.is_grad_enabled():
+
+            def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
+                some = images[places]
+                return self.selector.see(some, grid, self._glance(some, grid, stopwatch), stopwatch)
+
+            keys, what = [shown.keys[n] for n in members], (grid, self.selector.name, weights_stamp(self.selector))
+            more["pyramid"] = self.memory.pyramid(keys, what, self.config.texture_channels, see)
+            image_B3hw = None  # nothing is left to be read from it
+        return self.judge(grid, question, stopwatch, image_B3hw, stacked(shown.tokens), **more)
 
     # ---------------------------------------------------------------- choosing
 
@@ -276,7 +283,7 @@ class Looker:
             if self.selector.first_look is not None:
                 assert shown.pixels is not None
                 with stopwatch.part("first look"):
-                    seen = self.first_looker().look(request, shown.pixels, remember=not self.strict)
+                    seen = self.first_looker().look(request, shown.pixels, keys=shown.keys)
                     shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, first=seen)
             return self._choose(shown, question, request.layout.sample_of, keeps, stopwatch, foveated)
         except Exception as error:
@@ -382,14 +389,3 @@ def _fell_back(reason: str, **how: Any) -> None:
     with _counting:
         fallbacks[reason] += 1
     logger.warning("%s", reason, **how)
-
-
-def _check_aspect(image: Tensor, grid: Grid) -> None:
-    """An original must be the picture that was resized to this grid, give or take the rounding to whole cells."""
-    height, width = image.shape[-2:]
-    stretch = (height / width) / (grid[0] / grid[1])
-    rounding = (1 + 1 / grid[0]) * (1 + 1 / grid[1])
-    if not 1 / rounding**2 <= stretch <= rounding**2:
-        raise ValueError(
-            f"original_image of {width}x{height} px does not have the shape of the {grid[1]}x{grid[0]} cells"
-        )

@@ -4,44 +4,34 @@ The stock model is held, neither subclassed nor patched. A request is served in 
 prepared and handed to the stock model's own `forward` and `generate`), or over recordings (`arr_coc.qwen.graphs`).
 """
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig, Keep, check_generation, check_keep, check_keeps
-from arr_coc.images.reader import ImageLike, read_images
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
-from arr_coc.qwen.answers import Answer, ImageSelection
-from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
-from arr_coc.qwen.eager import Prepared, Preparer
-from arr_coc.qwen.first_look import Memory
+from arr_coc.qwen.answers import Answer, answers_of
+from arr_coc.qwen.break_even import say_small
+from arr_coc.qwen.chooser import Chooser, History, Images
+from arr_coc.qwen.eager import Prepared
 from arr_coc.qwen.graphs import rules
 from arr_coc.qwen.graphs.layout import NotFast
 from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
-from arr_coc.qwen.loading import check_family, load_parts
-from arr_coc.qwen.looking import Looker
-from arr_coc.qwen.processor import chat_tokens, check_question, encode_asked, pad_id_of
-from arr_coc.qwen.request import Hints, Request
+from arr_coc.qwen.loading import load_parts
+from arr_coc.qwen.request import Hints
 from arr_coc.qwen.storage import save_adapter
-from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, noting, restorer_of, stream_text
+from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
-from arr_coc.qwen.vision import Geometry
-from arr_coc.selectors import Selector, make_selector
-
-logger = logging.getLogger(__name__)
-
-Images = ImageLike | Sequence[ImageLike]
-History = Sequence[tuple[str, str]]
+from arr_coc.selectors import Selector
 
 
-class ARRCOCQwen(nn.Module):
+class ARRCOCQwen(Chooser):
     """Qwen3-VL with ARR-COC in front. `keep=1.0` is the stock model, bit for bit.
 
     `fast` (on by default on CUDA) answers over recorded graphs where that is possible, and says once where it is not;
@@ -63,25 +53,9 @@ class ARRCOCQwen(nn.Module):
         fast: bool | str | None = None,
         break_even: int | None = None,
     ) -> None:
-        super().__init__()
-        check_family(model.config.model_type)
-        width = model.config.text_config.hidden_size
-        self.config = config or ARRCOCConfig(hidden_dim=width, base_model=model.config._name_or_path or "")
-        if self.config.hidden_dim != width:
-            raise ValueError(f"the adapter is for a width of {self.config.hidden_dim}, this model has {width}")
-        self.model = model
-        self.layer = (layer or ARRCOCLayer.from_config(self.config)).to(model.device)
-        made = selector if isinstance(selector, Selector) else make_selector(selector, self.config, self.layer)
-        self.selector = made.to(model.device)
-        self.keep = check_keep(keep)
-        self.processor = processor
-        self.geometry = Geometry.of(model.config.vision_config, processor)
-        self.fast, self.break_even, self.strict = fast, break_even, False
+        super().__init__(model, config, layer, processor, keep=keep, selector=selector, break_even=break_even)
+        self.fast = fast
         self.fast_runner: FastRunner | None = None  # made by the first request that it serves
-        self.memory = Memory()  # of images, for further questions about them
-        self._chat = None if processor is None else chat_tokens(processor.tokenizer)
-        self._pad_id = pad_id_of(model, processor)
-        self._told: dict[str, None] = {}
 
     @classmethod
     def from_pretrained(
@@ -138,27 +112,26 @@ class ARRCOCQwen(nn.Module):
         """
         options = {"max_new_tokens": max_new_tokens, **generate_kwargs}
         inputs = self.encode_question(images, question, history, keep, **options)
-        if look_again:
-            return look_until_sure(partial(self._look, inputs, options), keep, streamer)
-        return self._look(inputs, options, keep, streamer)
+        look = partial(self.answer_rows, inputs, options)
+        return look_until_sure(look, keep, streamer) if look_again else look(keep, streamer)[0]
 
-    def _look(self, inputs: dict[str, Any], options: dict[str, Any], keep: Any, streamer: Any) -> Answer:
-        """One answer, over recordings or eager."""
-        fast, prompt = self.fast, inputs["input_ids"]
+    def answer_rows(
+        self, inputs: dict[str, Any], options: dict[str, Any], keep: Any = None, streamer: Any = None
+    ) -> list[Answer]:
+        """The answer to each row of encoded questions, over recordings or eager; `keep` is one dial or one per row.
+
+        `options` go to transformers' generate. How sure an answer is, is known where there is one row.
+        """
+        prompt, tokenizer = inputs["input_ids"], self.processor.tokenizer
         restorer = restorer_of(self.model, prompt, options, streamer)
-        served = self.serve(inputs, keep, options, restorer) if fast else None
+        served = self.serve(inputs, keep, options, restorer) if self.fast else None
         if served is not None:
-            return self._answer(served.new_BT[0], served.images[0], served.as_timed(), served.confidence(0))
-        noted, options = noting(options)
+            sure = served.confidence(0) if len(prompt) == 1 else None
+            return answers_of(tokenizer, served.new_BT, served.images, served.as_timed(), sure)
         with torch.no_grad():
             prepared = self.prepare(**inputs, keep=keep)
-            with prepared.stopwatch.part("generate"):
-                output = eager.generate(self.model, prompt, prepared, restorer, **options)
-        new_BT = (output if isinstance(output, Tensor) else output.sequences)[:, prompt.shape[1] :]
-        sure, timings = noted.confidence(new_BT), prepared.stopwatch.milliseconds()
-        if restorer is not None:
-            timings["prefill"] = 1e3 * restorer.prefill_seconds
-        return self._answer(new_BT[0], prepared.images[0], timings, sure)
+            new_BT, timings, sure = eager.answer(self.model, prompt, prepared, restorer, options)
+        return answers_of(tokenizer, new_BT, prepared.images, timings, sure)
 
     def stream(self, images: Images, question: str, **kwargs: Any) -> Iterator[str]:
         """As `ask`, yielding the text as it comes. Leaving the loop early ends the generation."""
@@ -168,26 +141,6 @@ class ARRCOCQwen(nn.Module):
             self.ask(images, question, streamer=streamer, stopping_criteria=[*criteria, stop], **kwargs)
 
         return stream_text(self.processor.tokenizer, run)
-
-    @torch.no_grad()
-    def choose(self, images: Images, question: str, keep: Any = None) -> list[ImageSelection]:
-        """What would be kept of each image for a question. Costs the choice and the vision encoder, no generation."""
-        return self.prepare(**self.encode_question(images, question, keep=keep), keep=keep).images[0]
-
-    def encode_question(
-        self, images: Images, question: str, history: History = (), keep: Any = None, **generate_kwargs: Any
-    ) -> dict[str, Any]:
-        """Read and encode one conversation, with its images as they were resized; users' mistakes end here."""
-        if self.processor is None:
-            raise ValueError("asking needs a processor: load the model with from_pretrained, or pass processor=")
-        check_question(question, history)
-        check_keeps(self.keep if keep is None else keep, 1)
-        check_generation(generate_kwargs)
-        return encode_asked(self.processor, read_images(images), question, history)
-
-    def _answer(self, new_T: Tensor, *about: Any) -> Answer:
-        decode = self.processor.tokenizer.decode
-        return Answer.of(decode(new_T, skip_special_tokens=True, clean_up_tokenization_spaces=False), *about)
 
     # ---------------------------------------------------------------- the stock model's own methods
 
@@ -278,25 +231,11 @@ class ARRCOCQwen(nn.Module):
 
     # ---------------------------------------------------------------- the two ways
 
-    def prepare(
-        self,
-        input_ids: Tensor | None,
-        pixel_values: Tensor,
-        image_grid_thw: Tensor | None,
-        attention_mask: Tensor | None = None,
-        *,
-        keep: Any = None,
-        original_image: Any = None,
-        hints: Hints | None = None,
-        **tensors: Any,
-    ) -> Prepared:
+    def prepare(self, *args: Any, **inputs: Any) -> Prepared:
         """Everything before the language model: which cells, their tokens, and the sequence without the rest."""
-        keep, why_whole = self._dials(keep, input_ids, recorded=False)
-        self._tell_of_video(tensors.get("pixel_values_videos"))
-        given = (input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints)
-        prepared = self.preparer()(Request.of(self.model.config, self.device, *given, **tensors))
-        if any(why_whole):
-            say_small(prepared.images, why_whole)
+        request, why_whole = self._request(*args, **inputs)
+        prepared = self.preparer()(request)
+        say_small(prepared.images, why_whole)
         return prepared
 
     def serve(
@@ -322,33 +261,10 @@ class ARRCOCQwen(nn.Module):
         except NotFast as why:
             self.tell(f"the fast path is left: {why}")
             return None
-        if any(why_whole):
-            say_small(served.images, why_whole)
+        say_small(served.images, why_whole)
         return served
 
-    def _dials(self, keep: Any, input_ids: Tensor | None, recorded: bool) -> tuple[Any, list[str]]:
-        """One checked dial per row, and why a row is kept whole where choosing would not pay, else "".
-
-        Before the first choice it is told what makes it, where that is not a trained layer.
-        """
-        keep = self.keep if keep is None else keep
-        if input_ids is None:
-            return keep, []
-        keeps, why_whole = check_keeps(keep, input_ids.shape[0]), [""] * input_ids.shape[0]
-        if "auto" in keeps:
-            tokens = (input_ids == self.model.config.image_token_id).sum(-1).tolist()
-            looks = 1 if self.selector.first_look is None else 2
-            least = break_even_tokens(self.device, recorded, looks, self.break_even)
-            keeps, why_whole = keep_small_whole(keeps, tokens, least)
-        if self.selector.untrained_notice and not self.config.trained and any(dial != 1.0 for dial in keeps):
-            self.tell(self.selector.untrained_notice)
-        return keeps, why_whole
-
     # ---------------------------------------------------------------- settings, as they are now
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device(self.model.device)
 
     @property
     def fast(self) -> bool:
@@ -365,34 +281,3 @@ class ARRCOCQwen(nn.Module):
     def compiled(self) -> bool:
         """Whether the recorded path fuses the selector's kernels: about a minute per image size and batch."""
         return self._fast == "compiled"
-
-    @property
-    def encoding(self) -> str:
-        """The encoding in force: "auto" is sparse where the selector does without the ViT's output."""
-        if self.config.encoding != "auto":
-            return self.config.encoding
-        return "dense" if self.selector.reads_tokens else "sparse"
-
-    def looker(self) -> Looker:
-        """What chooses."""
-        own = (self.model, self.selector, self.config, self.geometry, self._chat, self.training)
-        return Looker(*own, self.memory, self._pad_id, self.strict)
-
-    def preparer(self) -> Preparer:
-        """What chooses, encodes and compacts."""
-        return Preparer(self.looker(), self.encoding, self._pad_id)
-
-    @property
-    def notices(self) -> list[str]:
-        """What has been told so far, each line once."""
-        return list(self._told)
-
-    def tell(self, notice: str) -> None:
-        """One line, once per model."""
-        if notice not in self._told:
-            self._told[notice] = None
-            logger.warning("%s", notice)
-
-    def _tell_of_video(self, pixel_values_videos: Tensor | None) -> None:
-        if pixel_values_videos is not None:
-            self.tell("video passes through untouched: all of its tokens are kept")

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -39,10 +39,12 @@ class Conversation:
     images: Sequence[Image.Image]
     question: str
     history: Sequence[tuple[str, str]] = field(default=())
+    system: str = ""  # what is said before the first turn, if anything
 
     def turns(self) -> list[tuple[str, str]]:
+        before = [("system", self.system)] if self.system else []
         past = [turn for asked, answered in self.history for turn in (("user", asked), ("assistant", answered))]
-        return [*past, ("user", self.question)]
+        return [*before, *past, ("user", self.question)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,14 @@ MOST_SECONDS = 1.0  # for a chat template, which takes a millisecond
 
 @contextlib.contextmanager
 def _cut_off() -> Iterator[None]:
-    """A template comes with the model, and can loop for ever: it is ended in time. Traces calls, and its lines."""
-    end, before = time.monotonic() + MOST_SECONDS, sys.gettrace()
+    """A template comes with the model, and can loop for ever: it is ended in time. Traces calls, and its lines.
+
+    The time is that of this thread alone: others may keep it waiting.
+    """
+    end, before = time.thread_time() + MOST_SECONDS, sys.gettrace()
 
     def watch(frame: Any, *_: Any) -> Any:
-        if time.monotonic() > end:
+        if time.thread_time() > end:
             raise ValueError(f"the model's chat template takes over {MOST_SECONDS:.0f} s; copy the model again")
         return watch if frame.f_code.co_filename == "<template>" else None
 
@@ -175,14 +180,23 @@ def left_padded(rows: Sequence[tuple[list[int], list[int]]], pad_id: int) -> dic
     }
 
 
-def encode_asked(
-    processor: Any, images: Sequence[Image.Image], question: str, history: Sequence[tuple[str, str]] = ()
-) -> dict[str, Any]:
+def encode_asked(processor: Any, asked: Conversation) -> dict[str, Any]:
     """Inputs of one conversation and, where they can be had, its images as they were resized (`original_image`)."""
-    fitted = fit_images(processor, images)
-    inputs: dict[str, Any] = encode(processor, [Conversation(fitted or images, question, history)])
+    fitted = fit_images(processor, asked.images)
+    inputs: dict[str, Any] = encode(processor, [replace(asked, images=fitted or asked.images)])
     inputs.pop("mm_token_type_ids")
     return inputs if fitted is None else inputs | {"original_image": [byte_tensor(image) for image in fitted]}
+
+
+def together(several: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Any]:
+    """One left-padded batch of conversations that `encode_asked` encoded one by one; each holds images."""
+    rows = [(one["input_ids"][0].tolist(), one["question_mask"][0].tolist()) for one in several]
+    inputs: dict[str, Any] = dict(left_padded(rows, pad_id))
+    inputs |= {name: torch.cat([one[name] for one in several]) for name in ("pixel_values", "image_grid_thw")}
+    originals = [one.get("original_image") for one in several]
+    if None in originals:
+        return inputs
+    return inputs | {"original_image": [image for images in originals for image in images or ()]}
 
 
 def image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:
@@ -206,7 +220,8 @@ def encode_one(
     if sum(len(text) for _, text in turns) > MOST_CHARACTERS:
         raise ValueError(f"the conversation is over {MOST_CHARACTERS:,} characters long: ask something shorter")
     messages = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
-    messages[0]["content"] = [{"type": "image"} for _ in conversation.images] + list(messages[0]["content"])
+    first = messages[1 if conversation.system else 0]
+    first["content"] = [{"type": "image"} for _ in conversation.images] + list(first["content"])
     parts = render(processor, messages, counts, add_generation_prompt)
     last = len(turns) - 1
     return [one for ids, _ in parts for one in ids], [int(slot == last) for ids, slot in parts for _ in ids]
@@ -270,9 +285,10 @@ def cut_tokens(text: str, names: Sequence[str]) -> list[str]:
     return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
-def check_question(question: Any, history: Any) -> None:
+def check_question(question: Any, history: Any, system: Any = "") -> None:
     """Refuse what cannot be asked: a question without words, and turns that are not pairs of texts."""
     _check_text(question, "the question")
+    _check_text(system, "the system message")
     if not question.strip():
         raise ValueError("the question is empty: ask something about the image")
     for turn in history:

@@ -283,6 +283,17 @@ def with_small_images(
     return small, short
 
 
+def check_aspect(image: Tensor, grid: Grid) -> None:
+    """An original must be the picture that was resized to this grid, give or take the rounding to whole cells."""
+    height, width = image.shape[-2:]
+    stretch = (height / width) / (grid[0] / grid[1])
+    rounding = (1 + 1 / grid[0]) * (1 + 1 / grid[1])
+    if not 1 / rounding**2 <= stretch <= rounding**2:
+        raise ValueError(
+            f"original_image of {width}x{height} px does not have the shape of the {grid[1]}x{grid[0]} cells"
+        )
+
+
 # ---------------------------------------------------------------- going on from a cache
 
 

@@ -11,8 +11,8 @@ prompt and answer are paid anew for each look.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -94,6 +94,60 @@ class Stopped(StoppingCriteria):
         return torch.full((input_ids.shape[0],), self.event.is_set(), dtype=torch.bool, device=input_ids.device)
 
 
+@dataclass(slots=True)
+class RowText:
+    """One row of a batch: what ends it, and what came of it so far."""
+
+    most: int  # new tokens
+    stops: tuple[str, ...]  # texts that end it, and are left out
+    say: Callable[[str], None] | None  # told each new piece; None where the text is wanted whole
+    is_over: Callable[[], bool]  # nobody waits for it any more
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    ended: str = ""  # "stop", "length", or "" while it goes on
+
+
+class RowStreamer(BaseStreamer, StoppingCriteria):
+    """The text of each row of a batch, up to the row's own end. Is given to generate as streamer and as criterion."""
+
+    def __init__(self, tokenizer: Any, ends: Sequence[int], rows: Sequence[RowText]) -> None:
+        self.tokenizer, self.ends, self.rows = tokenizer, frozenset(ends), rows
+        self._saw_prompt = False
+
+    def put(self, value: Tensor) -> None:
+        if self._saw_prompt:
+            for row, token in zip(self.rows, value.flatten().tolist(), strict=True):
+                if not row.ended:
+                    self._add(row, token)
+        self._saw_prompt = True
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        over = [bool(row.ended) or row.is_over() for row in self.rows]
+        return torch.tensor(over, device=input_ids.device)
+
+    def end(self) -> None:
+        """Whatever row has not ended was left."""
+
+    def _add(self, row: RowText, token: int) -> None:
+        row.ids.append(token)
+        row.ended = "stop" if token in self.ends else "length" if len(row.ids) >= row.most else ""
+        if not (row.ended or row.say or row.stops):
+            return  # a text that is wanted whole is spelled out once
+        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        text = self.tokenizer.decode(row.ids, **how)
+        cuts = [place for stop in row.stops if (place := text.find(stop)) >= 0]
+        if cuts:
+            row.ended, text = "stop", text[: min(cuts)]
+        elif not row.ended:
+            # Half a character, and what may become the start of a stop, are held back.
+            text = text.rstrip("\ufffd")
+            text = text[: max(len(row.text), len(text) - max(map(len, row.stops), default=1) + 1)]
+        piece = text[len(row.text) :]
+        if piece and row.say is not None and not row.is_over():
+            row.say(piece)
+        row.text = text if row.ended else row.text + piece
+
+
 def stream_text(tokenizer: Any, generate: Callable[[BaseStreamer, StoppingCriteria], None]) -> Iterator[str]:
     """Run `generate(streamer, stop)` in a thread and yield its text. Leaving the loop early ends the generation."""
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -164,15 +218,15 @@ def noting(options: dict[str, Any]) -> tuple[TokenProbabilities, dict[str, Any]]
     return noted, {**options, "logits_processor": [*(options.get("logits_processor") or ()), noted]}
 
 
-def look_until_sure(look: Callable[[Any, Any], Answer], keep: Any, streamer: Any) -> Answer:
+def look_until_sure(look: Callable[[Any, Any], list[Answer]], keep: Any, streamer: Any) -> Answer:
     """The last answer of as many `look(keep, streamer)` as it takes, streamed once it is final."""
     held = Held()
-    answer = look(keep, held)
+    (answer,) = look(keep, held)
     looks = answer.looks
     while answer.confidence is not None and answer.confidence < UNSURE and answer.tokens_kept < answer.tokens_total:
         wanted = TIMES * answer.tokens_kept
         held = Held()
-        answer = look(wanted if wanted < answer.tokens_total else 1.0, held)
+        (answer,) = look(wanted if wanted < answer.tokens_total else 1.0, held)
         looks += answer.looks
     if streamer is not None:
         held.release(streamer)

@@ -45,7 +45,7 @@ class View:
     attended_BN: Tensor | None = (
         None  # of each row, fp32, attention of the prompt's last token inside the language model
     )
-    pyramid: TexturePyramid | None = None  # textures of the images, where they were made before
+    pyramid: TexturePyramid | None = None  # what `see` made of the images, where it was done before
     image_R: Tensor | None = None  # the image of each row
 
     def per_row(self) -> "View":
@@ -72,6 +72,7 @@ class Selector(nn.Module, ABC):
     resizes: bool = False  # it makes the image smaller instead of dropping tokens: its allocation gives the small grids
     untrained_notice: str = ""  # what a user is told once, where it chooses for a model without a trained adapter
     tuned: dict[str, Any] = {}  # what `arr-coc tune` set it to for this model; empty where nothing was tuned
+    sees: bool = False  # part of what it reads is the same for every question about an image, and `see` makes it
     gives_relevance: bool = True  # its map means relevance in [0, 1], so that weighted encoding may scale tokens by it
 
     def __init__(self, allocator: TokenAllocator) -> None:
@@ -82,6 +83,12 @@ class Selector(nn.Module, ABC):
         """Moves with its model, and stays in fp32 when the model is cast, as its maps do."""
         super()._apply(fn, recurse)
         return super()._apply(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, recurse)
+
+    def see(
+        self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
+    ) -> TexturePyramid:
+        """What does not depend on the question, to be handed to `judge` as `pyramid`; only where it `sees`."""
+        raise NotImplementedError
 
     @abstractmethod
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
@@ -170,6 +177,7 @@ class ARRCOCSelector(Selector):
     pays = "ViT: the kept windows when sparse, all when dense, and a small image for a glance; LM: the kept tokens"
     reads_pixels = True
     reads_tokens = False
+    sees = True
     untrained_notice = "the ARR-COC layer is untrained: its choice hardly depends on the question"
 
     def __init__(self, layer: ARRCOCLayer) -> None:
@@ -178,8 +186,17 @@ class ARRCOCSelector(Selector):
         self.reads_glance = layer.sight.glance is not None
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
-        assert view.image_B3hw is not None
-        return self.layer.judge(view.image_B3hw, view.question, view.grid, stopwatch, view.glance_BXHW, view.image_R)
+        pyramid = view.pyramid
+        if pyramid is None:
+            assert view.image_B3hw is not None
+            pyramid = self.see(view.image_B3hw, view.grid, view.glance_BXHW, stopwatch)
+        rows = pyramid if view.image_R is None else pyramid.rows(view.image_R)
+        return self.layer.weigh(rows, view.question, stopwatch)
+
+    def see(
+        self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
+    ) -> TexturePyramid:
+        return self.layer.see(image_B3hw, grid, glance_BXHW, stopwatch)
 
     def seen(self, pyramid: TexturePyramid) -> Tensors:
         """What can be known before question and glance: the textures."""

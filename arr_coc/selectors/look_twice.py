@@ -37,6 +37,7 @@ class LookTwiceSelector(Selector):
     pays = "ViT and the first LM layers: a small copy; then ViT: the kept windows when sparse; LM: the kept tokens"
     reads_pixels = True
     reads_tokens = False
+    sees = True
     untrained_notice = "no trained adapter: the model looks twice, first at a small copy"
 
     def __init__(
@@ -61,13 +62,18 @@ class LookTwiceSelector(Selector):
         self.information = InformationScorer(config.texture_channels)
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
-        with stopwatch.part("texture"):
-            pyramid = view.pyramid
-            if pyramid is None:
-                assert view.image_B3hw is not None
-                pyramid = texture_pyramid(view.image_B3hw, view.grid, self.channels)
+        pyramid = view.pyramid
+        if pyramid is None:
+            assert view.image_B3hw is not None
+            pyramid = self.see(view.image_B3hw, view.grid, None, stopwatch)
         with stopwatch.part("knowing"):
             return self.judge_seen(self.seen(pyramid), view)
+
+    def see(
+        self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
+    ) -> TexturePyramid:
+        with stopwatch.part("texture"):
+            return texture_pyramid(image_B3hw, grid, self.channels)
 
     def judge_seen(self, seen: Tensors, view: View) -> Judgement:
         """The rest of `judge`, from what was `seen` before."""

@@ -88,7 +88,9 @@ class AlteredSelector(ARRCOCSelector):
         super().__init__(layer)
         self.alter = alter
 
-    def see(self, grid: tuple[int, int], image_B3hw: Tensor, glance_BXHW: Tensor | None) -> TexturePyramid:
+    def see(
+        self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
+    ) -> TexturePyramid:
         """Textures and sight."""
         pyramid = self.alter.textures(texture_pyramid(image_B3hw, grid, self.layer.texture_channels))
         return replace(pyramid, seen_BGHW=self.alter.seen(self.layer.sight(pyramid, glance_BXHW)))
@@ -96,7 +98,7 @@ class AlteredSelector(ARRCOCSelector):
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         assert view.image_B3hw is not None
         assert view.image_R is not None
-        pyramid = self.see(view.grid, view.image_B3hw, view.glance_BXHW)
+        pyramid = self.see(view.image_B3hw, view.grid, view.glance_BXHW, stopwatch)
         return self.alter.judgement(self.layer.weigh(pyramid.rows(view.image_R), view.question, stopwatch))
 
 
@@ -144,7 +146,8 @@ class Chooser:
 
     def see(self, images: Sequence[np.ndarray], alter: Alteration = NOTHING) -> TexturePyramid:
         """Textures and sight of images of one size."""
-        return AlteredSelector(self.layer, alter).see(*self.shown(images))
+        grid, image_B3hw, glance_BXHW = self.shown(images)
+        return AlteredSelector(self.layer, alter).see(image_B3hw, grid, glance_BXHW, Stopwatch())
 
     @torch.no_grad()
     def judge(

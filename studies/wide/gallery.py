@@ -18,7 +18,7 @@ SIDE, QUALITY = 512, 90
 
 
 def main() -> None:
-    rows = []
+    rows: list[dict[str, str]] = []
     for seed, number in CHOSEN:
         wide = make_wide(seed, "seen", (SIDE, SIDE))
         question = wide.scene.questions[number]

@@ -1,0 +1,210 @@
+"""Chooser: what chooses visual tokens for a question, and needs no more of a Qwen3-VL than that takes.
+
+ARRCOCQwen is one that also answers. A front end of a server chooses alone: it holds the vision encoder, the embedding
+table and the adapter, and of the decoder the layers that a first look goes through, if there is one.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from arr_coc.config import ARRCOCConfig, Keep, check_generation, check_keep, check_keeps
+from arr_coc.images.reader import ImageLike, read_images
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
+from arr_coc.qwen.eager import Preparer
+from arr_coc.qwen.loading import check_family, load_parts
+from arr_coc.qwen.looking import Looker
+from arr_coc.qwen.memory import Memory
+from arr_coc.qwen.processor import Conversation, chat_tokens, check_question, encode_asked, pad_id_of
+from arr_coc.qwen.request import Hints, Request
+from arr_coc.qwen.tuned import tuned_selector
+from arr_coc.qwen.vision import Geometry
+from arr_coc.selectors import Selector, make_selector
+
+logger = logging.getLogger(__name__)
+
+Images = ImageLike | Sequence[ImageLike]
+History = Sequence[tuple[str, str]]
+
+
+class Chooser(nn.Module):
+    """Chooses visual tokens; `model` is a stock Qwen3-VL, or as much of one as the selector needs.
+
+    `break_even` is the number of visual tokens below which keep="auto" keeps all; None: what is known of the device. 0
+    is never, as evaluations want it. With `strict = True` set, a choice that goes wrong raises; else all is kept.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        config: ARRCOCConfig | None = None,
+        layer: ARRCOCLayer | None = None,
+        processor: Any = None,
+        *,
+        keep: Keep = "auto",
+        selector: str | Selector = "auto",
+        break_even: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_family(model.config.model_type)
+        width = model.config.text_config.hidden_size
+        self.config = config or ARRCOCConfig(hidden_dim=width, base_model=model.config._name_or_path or "")
+        if self.config.hidden_dim != width:
+            raise ValueError(f"the adapter is for a width of {self.config.hidden_dim}, this model has {width}")
+        self.model = model
+        self.layer = (layer or ARRCOCLayer.from_config(self.config)).to(model.device)
+        made = selector if isinstance(selector, Selector) else make_selector(selector, self.config, self.layer)
+        self.selector = made.to(model.device)
+        self.keep = check_keep(keep)
+        self.processor = processor
+        self.geometry = Geometry.of(model.config.vision_config, processor)
+        self.break_even, self.strict = break_even, False
+        self.memory = Memory()  # of images, for further questions about them
+        self._chat = None if processor is None else chat_tokens(processor.tokenizer)
+        self._pad_id = pad_id_of(model, processor)
+        self._told: dict[str, None] = {}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        *,
+        keep: Keep = "auto",
+        encoding: str | None = None,
+        selector: str | Selector = "auto",
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype = "auto",
+        break_even: int | None = None,
+        **model_kwargs: Any,
+    ) -> "Chooser":
+        """Load what choosing needs of a model, and no more; `source` and the rest as for `ARRCOCQwen`."""
+        check_keep(keep)
+
+        def layers(config: ARRCOCConfig, layer: ARRCOCLayer | None, stock: Any) -> int:
+            """Decoder layers that the selector runs."""
+            if config.pooling == "lm":
+                raise ValueError("pooling='lm' reads questions with the whole language model: load it as ARRCOCQwen")
+            chosen = tuned_selector(selector, source, config, layer, **model_kwargs)
+            if isinstance(chosen, str):
+                chosen = make_selector(chosen, config, layer or ARRCOCLayer.from_config(config))
+            if chosen.first_look is not None:
+                return chosen.first_look.layers(stock.text_config.num_hidden_layers)
+            seen = chosen.full_layers(len(stock.vision_config.deepstack_visual_indexes))
+            return seen + 1 if seen else 0
+
+        parts = load_parts(source, device, dtype, encoding, None, layers, **model_kwargs)
+        selector = tuned_selector(selector, source, *parts[1:3], **model_kwargs)
+        return cls(*parts, keep=keep, selector=selector, break_even=break_even).eval()
+
+    # ---------------------------------------------------------------- choosing
+
+    @torch.no_grad()
+    def choose(
+        self, images: Images | Mapping[str, Any], question: str = "", keep: Any = None, history: History = ()
+    ) -> list[ImageSelection]:
+        """What would be kept of each image for a question. Costs the choice alone: nothing kept is encoded or read.
+
+        In place of images and a question, model inputs as the processor returns them; of all rows then.
+        """
+        given = images if isinstance(images, Mapping) else self.encode_question(images, question, history, keep)
+        inputs: dict[str, Any] = {name: one for name, one in given.items() if name != "mm_token_type_ids"}
+        request, why_whole = self._request(**inputs, keep=keep)
+        chosen = self.preparer().choose(request)
+        say_small(chosen, why_whole)
+        return [image for row in chosen for image in row]
+
+    def encode_question(
+        self,
+        images: Images,
+        question: str,
+        history: History = (),
+        keep: Any = None,
+        system: str = "",
+        **generate_kwargs: Any,
+    ) -> dict[str, Any]:
+        """Read and encode one conversation, with its images as they were resized; users' mistakes end here."""
+        if self.processor is None:
+            raise ValueError("asking needs a processor: load the model with from_pretrained, or pass processor=")
+        check_question(question, history, system)
+        check_keeps(self.keep if keep is None else keep, 1)
+        check_generation(generate_kwargs)
+        return encode_asked(self.processor, Conversation(read_images(images), question, history, system))
+
+    def _request(
+        self,
+        input_ids: Tensor | None,
+        pixel_values: Tensor,
+        image_grid_thw: Tensor | None,
+        attention_mask: Tensor | None = None,
+        *,
+        keep: Any = None,
+        original_image: Any = None,
+        hints: Hints | None = None,
+        **tensors: Any,
+    ) -> tuple[Request, list[str]]:
+        """Checked inputs on the model's device, and why a row is kept whole, as `_dials` says."""
+        keep, why_whole = self._dials(keep, input_ids, recorded=False)
+        self._tell_of_video(tensors.get("pixel_values_videos"))
+        given = (input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints)
+        return Request.of(self.model.config, self.device, *given, **tensors), why_whole
+
+    def _dials(self, keep: Any, input_ids: Tensor | None, recorded: bool) -> tuple[Any, list[str]]:
+        """One checked dial per row, and why a row is kept whole where choosing would not pay, else "".
+
+        Before the first choice it is told what makes it, where that is not a trained layer.
+        """
+        keep = self.keep if keep is None else keep
+        if input_ids is None:
+            return keep, []
+        keeps, why_whole = check_keeps(keep, input_ids.shape[0]), [""] * input_ids.shape[0]
+        if "auto" in keeps:
+            tokens = (input_ids == self.model.config.image_token_id).sum(-1).tolist()
+            looks = 1 if self.selector.first_look is None else 2
+            least = break_even_tokens(self.device, recorded, looks, self.break_even)
+            keeps, why_whole = keep_small_whole(keeps, tokens, least)
+        if self.selector.untrained_notice and not self.config.trained and any(dial != 1.0 for dial in keeps):
+            self.tell(self.selector.untrained_notice)
+        return keeps, why_whole
+
+    # ---------------------------------------------------------------- settings, as they are now
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.model.device)
+
+    @property
+    def encoding(self) -> str:
+        """The encoding in force: "auto" is sparse where the selector does without the ViT's output."""
+        if self.config.encoding != "auto":
+            return self.config.encoding
+        return "dense" if self.selector.reads_tokens else "sparse"
+
+    def looker(self) -> Looker:
+        """What chooses."""
+        own = (self.model, self.selector, self.config, self.geometry, self._chat, self.training)
+        return Looker(*own, self.memory, self._pad_id, self.strict)
+
+    def preparer(self) -> Preparer:
+        """What chooses, encodes and compacts."""
+        return Preparer(self.looker(), self.encoding, self._pad_id)
+
+    @property
+    def notices(self) -> list[str]:
+        """What has been told so far, each line once."""
+        return list(self._told)
+
+    def tell(self, notice: str) -> None:
+        """One line, once per model."""
+        if notice not in self._told:
+            self._told[notice] = None
+            logger.warning("%s", notice)
+
+    def _tell_of_video(self, pixel_values_videos: Tensor | None) -> None:
+        if pixel_values_videos is not None:
+            self.tell("video passes through untouched: all of its tokens are kept")

@@ -1,0 +1,1 @@
+"""Asked over HTTP, in the form of OpenAI's API: `arr-coc serve`."""

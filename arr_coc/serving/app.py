@@ -1,0 +1,302 @@
+"""The server: OpenAI's paths over a line of requests, every limit set, and nothing of a fault but its number told."""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import uvicorn
+from fastapi import FastAPI, Request
+from PIL import Image
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from arr_coc.gateway import Exchange, hurry, is_secret
+from arr_coc.images.reader import read_image
+from arr_coc.serving.engine import Delivered, Finished, Ticket
+from arr_coc.serving.fetching import image_bytes
+from arr_coc.serving.line import RETRY_SECONDS, Line
+from arr_coc.serving.reading import ApiError, Limits, Wanted, read_chat, read_choice
+from arr_coc.serving.telling import Chat, choice, usage
+
+logger = logging.getLogger(__name__)
+Made = TypeVar("Made")
+
+MOST_OPEN = 64  # requests at once, those whose body is on its way among them; beyond, it still says how it is
+LAST_SECONDS = 120  # for what runs, once the system asks to end
+OPEN_PATHS = ("/health",)  # without the key
+LEFT = 499  # the status of a request whose client did not wait, for the metrics alone
+WHY = {
+    401: "the API key is missing or wrong: send it as Authorization: Bearer KEY",
+    403: "this server is for its own machine: ask it at localhost",
+    408: "the body came too slowly: send it again over a better line",
+    429: f"too many requests at once: come back in {RETRY_SECONDS} s",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a server is made of."""
+
+    line: Line
+    model: str  # the name it goes by
+    limits: Limits
+    key: str | None = None
+    domains: tuple[str, ...] = ()  # hosts that images may be fetched from
+    local: bool = True  # for this machine alone
+
+
+class ApiExchange(Exchange):
+    """One request to the API. The application's own 500 is held back: the fault is told by its number alone."""
+
+    def __init__(self, service: Service, full: bool, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(scope, receive, send, service.limits.body, service.local)
+        self.service, self.full, self.status = service, full, 0
+
+    def wrong(self) -> dict[int, bool]:
+        key, given = self.service.key, self.headers.get("authorization", "")
+        is_let_in = key is None or self.path in OPEN_PATHS or is_secret(given, f"Bearer {key}")
+        return {401: not is_let_in, 429: self.full and self.scope["method"] == "POST", **super().wrong()}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        if self.status != 500:
+            await super().send(message)
+
+    def refusal(self, status: int) -> dict[str, Any]:
+        self.status = status
+        too_large = f"the body is too large: at most {self.limit >> 20} MB"
+        fault = f"a fault of the server: its log has it under {self.number}"
+        return ApiError(too_large if status == 413 else WHY.get(status, fault), status).body()
+
+
+class Doorkeeper:
+    """Every request goes through here."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service, self.open = app, service, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = ApiExchange(self.service, self.open >= MOST_OPEN, scope, receive, send)
+        self.open += 1
+        try:
+            if await exchange.is_fit():
+                await exchange.run(self.app)
+        finally:
+            self.open -= 1
+            path = route.path if (route := scope.get("route")) else "other"
+            self.service.line.metrics.add("requests_total", path=path, status=exchange.status)
+
+
+class Visit:
+    """One request inside: its place in the line, and what is delivered to it. Released however it ends."""
+
+    def __init__(self, service: Service, wanted: Wanted, chooses: bool = False) -> None:
+        self.service, self.wanted, self.chooses = service, wanted, chooses
+        self.pictures: list[Image.Image] = []
+        self._delivered: asyncio.Queue[Delivered] = asyncio.Queue()
+        self._ticket: Ticket | None = None  # until it is answered
+        service.line.take(self)
+
+    async def enter(self) -> None:
+        """Read the images, encode, and wait in line."""
+        line, wanted, loop = self.service.line, self.wanted, asyncio.get_running_loop()
+
+        def deliver(what: Delivered) -> None:
+            loop.call_soon_threadsafe(self._delivered.put_nowait, what)
+
+        try:
+            self.pictures = await asyncio.to_thread(_read, wanted, self.service)
+            line.hold(self, sum(one.width * one.height for one in self.pictures))
+            inputs = await asyncio.to_thread(line.engine.encode, wanted, self.pictures)
+            self._ticket = Ticket(wanted, inputs, deliver, self.chooses, line.engine.length(wanted, inputs))
+            line.join(self._ticket)
+        except ValueError as error:
+            self.release()
+            raise ApiError(str(error)) from None
+        except BaseException:
+            self.release()
+            raise
+
+    async def pieces(self) -> AsyncIterator[str | Finished]:
+        """Of a streamed answer as they come; at last, for any, the outcome."""
+        item: Delivered = ""
+        while isinstance(item, str):
+            item = await self._delivered.get()
+            self._ticket = self._ticket if isinstance(item, str) else None
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, Finished):
+                self.service.line.note(item)
+            yield item
+
+    async def whole(self) -> Finished:
+        """All at once."""
+        await self.enter()
+        try:
+            *_, outcome = [item async for item in self.pieces()]
+        finally:
+            self.release()
+        assert isinstance(outcome, Finished)
+        return outcome
+
+    async def events(self) -> AsyncIterator[str]:
+        """Of a stream, once it was entered."""
+        told = Chat(self.service.model)
+        yield told.event({"role": "assistant", "content": ""})
+        try:
+            async for item in self.pieces():
+                yield told.event({"content": item}) if isinstance(item, str) else told.event({}, item.ended)
+                if self.wanted.include_usage and isinstance(item, Finished):
+                    yield told.event(None, usage=usage(item))
+        except Exception as error:
+            if not isinstance(error, ApiError):
+                logger.error("error %s of a stream: %s", told.number, type(error).__name__, exc_info=error)
+                error = ApiError(f"a fault of the server: its log has it under {told.number}", 500)
+            yield f"data: {json.dumps(error.body())}\n\n"
+        yield "data: [DONE]\n\n"
+
+    def release(self) -> None:
+        if self._ticket is not None:
+            self._ticket.left.set()
+            self.service.line.metrics.add("left_total")
+        self.service.line.give_back(self)
+
+
+def _read(wanted: Wanted, service: Service) -> list[Image.Image]:
+    """The images, each decoded in a process of its own."""
+    read: list[Image.Image] = []
+    for address in wanted.images:
+        read.append(read_image(image_bytes(address, service.domains), boxed=True))
+        if sum(one.width * one.height for one in read) > service.limits.pixels:
+            most = service.limits.pixels / 1e6
+            raise ApiError(f"the images have over {most:g} megapixels together: send them smaller", param="messages")
+    return read
+
+
+async def unless_left(request: Request, work: Coroutine[Any, Any, Made]) -> Made:
+    """What comes of the work, which is given up as soon as the client leaves."""
+
+    async def leaves() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, left = asyncio.ensure_future(work), asyncio.ensure_future(leaves())
+    try:
+        await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return await task
+    finally:
+        task.cancel()
+        left.cancel()
+
+
+class Streamed(StreamingResponse):
+    """Events of a visit, which is released however they end, and even if none is ever sent."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], release: Callable[[], None]) -> None:
+        super().__init__(events, headers={"cache-control": "no-store"})
+        self.release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.release()
+
+
+# ---------------------------------------------------------------- paths
+
+
+async def _body(request: Request) -> Any:
+    raw = await request.body()
+    try:
+        return await asyncio.to_thread(json.loads, raw)
+    except (ValueError, RecursionError):
+        raise ApiError("the body is no JSON that can be read: send a JSON object") from None
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """A refusal in OpenAI's form."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=LEFT)
+    if isinstance(error, HTTPException):
+        error = ApiError("there is no such path or method here: see /v1/chat/completions", error.status_code)
+    assert isinstance(error, ApiError)
+    headers = {"retry-after": str(RETRY_SECONDS)} if error.status == 429 else None
+    return JSONResponse(error.body(), error.status, headers)
+
+
+def build(service: Service) -> ASGIApp:
+    """The application with everything that stands before it."""
+    line, name = service.line, service.model
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(line.close)
+
+    quiet: dict[str, Any] = {"openapi_url": None, "docs_url": None, "redoc_url": None, "redirect_slashes": False}
+    app = FastAPI(
+        **quiet, lifespan=lifespan, exception_handlers=dict.fromkeys((ApiError, HTTPException, ClientDisconnect), _told)
+    )
+    served = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "arr-coc"}
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        visit = Visit(service, read_chat(await _body(request), service.limits, name))
+        if visit.wanted.stream:
+            await unless_left(request, visit.enter())
+            return Streamed(visit.events(), visit.release)
+        return JSONResponse(Chat(name).whole(await unless_left(request, visit.whole())))
+
+    @app.post("/v1/arr_coc/select")
+    async def select(request: Request) -> Response:
+        visit = Visit(service, read_choice(await _body(request), service.limits, name), chooses=True)
+        outcome = await unless_left(request, visit.whole())
+        told = await asyncio.to_thread(choice, name, outcome, visit.pictures, visit.wanted.overlay)
+        return JSONResponse(told)
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": [served]})
+
+    @app.get("/health")
+    async def health() -> Response:
+        return JSONResponse({"status": "ok", "engine": line.engine.name, "model": name})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return PlainTextResponse(line.metrics.text(line.gauges()))
+
+    return Doorkeeper(app, service)
+
+
+def make_server(service: Service, host: str, port: int) -> uvicorn.Server:
+    """A server that is ready to run, every limit set."""
+    how: dict[str, Any] = {"log_level": "error", "server_header": False, "timeout_graceful_shutdown": LAST_SECONDS}
+    config = uvicorn.Config(build(service), host, port, access_log=False, **how)
+    config.load()
+    hurry(config)
+    return uvicorn.Server(config)
+
+
+def serve(service: Service, host: str, port: int) -> None:
+    """Until Ctrl-C, or until the system asks to end: what runs is finished first."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn heeds it first, and hands it on when it is done
+    make_server(service, host, port).run()
