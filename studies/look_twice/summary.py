@@ -3,8 +3,8 @@
     arr-coc eval --selector look_twice --selector fastv ... --out DIR/field.json     answers, on any machine
     python -m studies.look_twice.summary --field DIR [DIR ...] [--control DIR ...] [--choice FILE] --out FILE
 
-A DIR holds files of samples as `arr-coc eval` leaves them. Only questions that looking twice has answered count, for
-every method alike, at its budgets; methods are compared question by question, images as clusters.
+A DIR holds files of samples as `arr-coc eval` leaves them. Only questions that looking twice has answered count, at its
+budgets; a method is compared with it question by question on those that both have answered, images as clusters.
 """
 
 import argparse
@@ -72,19 +72,19 @@ def table(methods: dict[str, Records]) -> dict[str, Any]:
     own = {method: records for method, records in methods.items() if method.startswith(OURS)}
     questions = sorted(set.intersection(*(set(records) for records in own.values())))
     keeps = {method.rsplit(" ", 1)[1] for method in (*own, ALL)}
-    whole = {
-        method: records
+    asked = {
+        method: [question for question in questions if question in records]
         for method, records in methods.items()
-        if method.rsplit(" ", 1)[1] in keeps and set(questions) <= set(records)
+        if method.rsplit(" ", 1)[1] in keeps
     }
     against = []
-    for method, records in whole.items():
+    for method, common in asked.items():
         keep = method.rsplit(" ", 1)[1]
         for encoding in ("dense", "sparse"):
             mine = f"{OURS} {encoding} {keep}"
-            if method not in own and mine in own:
-                against.append({"ours": mine, "theirs": method, **compared(own[mine], records, questions)})
-    rows = [row_of(method, records, questions) for method, records in whole.items()]
+            if method not in own and mine in own and common:
+                against.append({"ours": mine, "theirs": method, **compared(own[mine], methods[method], common)})
+    rows = [row_of(method, methods[method], common) for method, common in asked.items() if common]
     return {"questions": len(questions), "rows": rows, "against": against}
 
 
