@@ -44,18 +44,23 @@ def test_with_all_tests_a_mutant_is_killed_by_what_passes_without_it(tmp_path, m
     (tmp_path / "arr_coc").mkdir()
     file = tmp_path / "arr_coc" / "limits.py"
     file.write_text("MOST = 3\n")
-    failing = [[], ["tests/a.py::test_flaky"], ["tests/a.py::test_flaky"], [], ["tests/a.py::test_most"]]
+    busy, most = "tests/a.py::test_flaky", "tests/a.py::test_most"
+    turns = [[busy], [], [most], [most], []]  # the suite, those alone; the rest, those alone, those without it
     seen = []
 
     def run_suite(tree, options):
         seen.append((file.read_text(), options))
-        return failing.pop()
+        return turns.pop(0)
 
     monkeypatch.setattr(mutants, "run_suite", run_suite)
     mutant = mutants.Mutant("most", "limits.py", "3", "10**9", "x")
-    found = [mutants.judge_whole(tmp_path, mutant) for _ in range(3)]
-    assert [one["verdict"] for one in found] == ["killed", "survived", "survived"]
-    assert found[0]["failed"] == ["tests/a.py::test_most"]
-    assert seen[:2] == [("MOST = 10**9\n", mutants.suite()), ("MOST = 3\n", ["tests/a.py::test_most"])]
+    found = mutants.judge_whole(tmp_path, mutant)
+    assert (found["verdict"], found["failed"], found["left_out"]) == ("killed", [most], [busy])
+    assert [options for _, options in seen] == [
+        *(mutants.suite(), [busy], [*mutants.suite(), f"--deselect={busy}"], [most], [most]),
+    ]
+    assert [text for text, _ in seen] == ["MOST = 10**9\n"] * 4 + ["MOST = 3\n"]
+    turns += [[most], [most], [most], []]  # it fails without the mutant too, and nothing else does
+    assert mutants.judge_whole(tmp_path, mutant)["verdict"] == "survived"
     assert {mutant.name for mutant in mutants.MUTANTS} >= set(mutants.ROOMS)
     assert {"-n", "not soak", "-x"} <= set(mutants.suite())
