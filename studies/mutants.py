@@ -4,8 +4,8 @@
     python -m studies.mutants --only "host,lock"   # those whose names hold one of these words
     python -m studies.mutants --whole              # five of five rooms, with all tests that `make test` runs
 
-The tree is copied, pages are linked; in the copy one line is changed, its test is run there, and the line is put back. A
-mutant is killed if the test fails, and survives if it passes. Libraries are imported once, and every test runs in a
+The tree is copied, pages are linked; in the copy one line is changed, its test is run there, and the line is put back.
+A mutant is killed if the test fails, and survives if it passes. Libraries are imported once, and every test runs in a
 fork of that process. With the whole suite a mutant is killed if tests fail, alone too, that pass once the line is back.
 
 studies/mutants.json has a row for each: its name, the file of the package, the line and what it becomes, the test that
