@@ -1,7 +1,7 @@
 """Sum up answers of looking twice beside those of the field: results/look-twice.json.
 
     arr-coc eval --selector look_twice --selector fastv ... --out DIR/field.json     answers, on any machine
-    python -m studies.look_twice.summary --field DIR [DIR ...] [--control DIR ...] [--choice FILE] --out FILE
+    python -m studies.look_twice.summary --field DIR [DIR ...] [--control DIR ...] [--choice FILE] [--times FILE]
 
 A DIR holds files of samples as `arr-coc eval` leaves them. Only questions that looking twice has answered count, at its
 budgets; a method is compared with it question by question on those that both have answered, images as clusters.
@@ -97,11 +97,23 @@ def without_counting(methods: dict[str, Records]) -> dict[str, float]:
     return {method: round(clustered(records, asked).mean / full, 4) for method, records in own.items()}
 
 
+def over_fastv(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ms to the first token of each sparse row, and how many times as long FastV takes at the same budget."""
+    ms = {(one["side"], one["selector"], one["encoding"], one["keep"]): one["time_ms"]["first_token"] for one in rows}
+    found = []
+    for (side, selector, encoding, keep), own in ms.items():
+        if (selector, encoding) == (OURS, "sparse"):
+            theirs = ms[side, "fastv", "dense", keep]
+            found.append({"side": side, "keep": keep, "ms": own, "fastv_ms": theirs, "times": round(theirs / own, 2)})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--field", type=Path, nargs="+", required=True)
     parser.add_argument("--control", type=Path, nargs="*", default=())
     parser.add_argument("--choice", type=Path)
+    parser.add_argument("--times", type=Path, help="report of one run of looking twice and FastV alone")
     parser.add_argument("--out", type=Path, default=Path("results/look-twice.json"))
     options = parser.parse_args()
     found: dict[str, Any] = {"field": {str(side): table(methods) for side, methods in read(options.field).items()}}
@@ -111,6 +123,8 @@ def main() -> None:
         found["control_without_counting"] = {str(side): without_counting(methods) for side, methods in control.items()}
     if options.choice:
         found["choice"] = read_json_object(options.choice)
+    if options.times:
+        found["over_fastv"] = over_fastv(read_json_object(options.times)["rows"])
     write_json(options.out, found)
 
 
