@@ -53,7 +53,7 @@ TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torc
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
     {"vision", "answers", "storage", "shapes", "memory"},
-    {"request", "break_even", "adapting", "streaming"},
+    {"request", "break_even", "adapting", "streaming", "familiar"},
     {"language", "processor", "periphery"},
     {"first_look", "loading"},
     {"looking"},

@@ -89,7 +89,7 @@ def test_mini_is_shown_single_questions(monkeypatch, recorder):
     """It never saw a second turn, and answers worse after a first: the tokenizer's size tells that it is mini."""
     assert talk(monkeypatch, ["one", "two"], "--max-new-tokens", "1") == 0
     assert [asked["history"] for asked in recorder.asked] == [[], []]
-    monkeypatch.setattr("arr_coc.qwen.processor.is_mini", lambda tokenizer: False)
+    monkeypatch.setattr("arr_coc.qwen.familiar.is_mini", lambda tokenizer: False)
     recorder.asked.clear()
     assert talk(monkeypatch, ["one", "two"], "--max-new-tokens", "1") == 0
     assert [len(asked["history"]) for asked in recorder.asked] == [0, 1]

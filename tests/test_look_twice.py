@@ -17,7 +17,6 @@ from arr_coc.balancing import multiply
 from arr_coc.config import ARRCOCConfig, FirstLook
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen, vision
-from arr_coc.qwen.language import eager_attention
 from arr_coc.qwen.memory import Memory, content_key
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import Request, with_small_images
@@ -59,7 +58,7 @@ def stock_attention(model, request, layers):
     images = looker.pixels(request)
     rows = [vision.glance_rows(image[None], grid, model.geometry)[0] for image, grid in zip(images, grids, strict=True)]
     small, _ = with_small_images(request, grids, model.model.config, 0, rows)
-    with eager_attention(model.model):
+    with tiny.eager_attention(model.model):
         output = model.model(
             input_ids=small.input_ids,
             attention_mask=small.attention_mask,

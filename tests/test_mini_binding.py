@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from scene_oracle import is_right
 from transformers import AutoTokenizer
 
-from arr_coc.qwen.processor import outside_words
+from arr_coc.qwen.familiar import outside_words
 from arr_coc_scenes.making import UNSEEN_LAYOUTS, lay_scene, make_scene
 from arr_coc_scenes.masks import UNSEEN_FONTS, char_mask, load_font
 from arr_coc_scenes.words import WORDINGS

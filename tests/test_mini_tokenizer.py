@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from arr_coc.qwen.processor import outside_words
+from arr_coc.qwen.familiar import outside_words
 from arr_coc_scenes import make_scene, world_words
 from studies.mini.tokenizer import MAX_ENTRIES, build_tokenizer
 from studies.mini.train import ASSETS

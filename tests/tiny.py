@@ -1,6 +1,7 @@
 """A tiny random Qwen3-VL with its own byte tokenizer, so that everything runs in seconds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 
@@ -174,3 +175,15 @@ def scattered(grid: tuple[int, int]) -> torch.Tensor:
     relevance = 0.5 * torch.rand(grid, generator=torch.Generator().manual_seed(grid[0] * 31 + grid[1]))
     relevance[: grid[0] // 2, : grid[1] // 2] += 0.5
     return relevance
+
+
+@contextmanager
+def eager_attention(model: Qwen3VLForConditionalGeneration) -> Iterator[None]:
+    """Only eager attention shows its weights: the language model is switched to it for that long."""
+    text = model.model.language_model
+    before = text.config._attn_implementation
+    text.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        text.set_attn_implementation(before)

@@ -19,13 +19,6 @@ def harmless(text: str) -> str:
     return text.translate(UNSEEN)
 
 
-def notices_about(loaded: "ARRCOCQwen", question: str) -> list[str]:
-    """What the user should know about this answer: the words that mini does not know."""
-    from arr_coc.qwen.processor import words_notice
-
-    return words_notice(loaded.processor.tokenizer, question)
-
-
 def summary(answer: "Answer") -> str:
     """One line about tokens and time; the first token comes after all but the decoding of the later ones."""
     from arr_coc.qwen.answers import total_ms

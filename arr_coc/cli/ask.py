@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_coc.cli import typed
-from arr_coc.cli.answers import harmless, looks_line, notices_about, summary, write_overlay
+from arr_coc.cli.answers import harmless, looks_line, summary, write_overlay
 from arr_coc.cli.loading import load
 from arr_coc.cli.terminal import notes, set_verbosity
 
@@ -54,16 +54,13 @@ def ask(
     loaded = load(model, selector, encoding, seed=seed, quiet=quiet)
     dial = loaded.keep if dial is None else dial
     answer = loaded.ask(pictures, question, keep=dial, max_new_tokens=max_new_tokens, look_again=look_again)
-    notices = notices_about(loaded, question)
+    notes(answer.notices, quiet)
     if as_json:
-        typer.echo(
-            json.dumps(
-                as_document(answer, model, dial, [*loaded.notices, *answer.notices, *notices]), ensure_ascii=False
-            )
-        )
+        document = as_document(answer, model, dial, [*loaded.notices, *answer.notices])
+        typer.echo(json.dumps(document, ensure_ascii=False))
     else:
         typer.echo(harmless(answer.text))
-    notes((*notices, *looks_line(answer), summary(answer)), quiet)
+    notes((*looks_line(answer), summary(answer)), quiet)
     if overlay is not None:  # last: should it fail, the answer is not lost
         write_overlay(overlay, loaded, pictures, question, answer)
 

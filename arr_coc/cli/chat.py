@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_coc.cli import typed
-from arr_coc.cli.answers import harmless, notices_about, summary, write_overlay
+from arr_coc.cli.answers import harmless, summary, write_overlay
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import EXIT_BAD_INPUT, failed
 from arr_coc.cli.terminal import PROMPT, is_terminal, note, notes, read_line, set_verbosity, stop_at_interrupt
@@ -65,7 +65,7 @@ def chat(
     printf 'What colour is the hand?\\nWhich word is blue?\\n' | arr-coc chat --quiet
     """
     from arr_coc.images.reader import read_images
-    from arr_coc.qwen.processor import is_mini
+    from arr_coc.qwen.familiar import is_mini
 
     set_verbosity(quiet)
     dial = None if keep is None else typed.parse_keep(keep)
@@ -122,6 +122,7 @@ class ChatSession:
 
         shown = list(self.turns) if self.shows_history else []
         answers: list[Answer] = []
+        notes(self.loaded.unfamiliar(self.pictures, question), self.quiet)
         with stop_at_interrupt() as stopped:
 
             def work(streamer: Any, left: Any) -> None:
@@ -141,7 +142,7 @@ class ChatSession:
         self.last = (question, made, shown)
         if stopped.is_set():
             note("stopped")
-        notes((*notices_about(self.loaded, question), summary(made)), self.quiet)
+        notes((summary(made),), self.quiet)
 
     def do_keep(self, rest: str) -> None:
         self.keep = typed.parse_keep(rest) if rest else self.keep

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_coc.cli import typed
-from arr_coc.cli.answers import harmless, notices_about
+from arr_coc.cli.answers import harmless
 from arr_coc.cli.loading import chosen_selector, load
 from arr_coc.cli.run import EXIT_NO_MEMORY
 from arr_coc.cli.terminal import is_terminal, notes, set_verbosity
@@ -76,12 +76,12 @@ def compare(
     loaded = load(model, encoding=encoding, seed=seed, quiet=quiet)
     asking = {"image": image, "question": question, "max_new_tokens": max_new_tokens, "warm_up": max_new_tokens}
     rows = answer_all(loaded, asked, seed, quiet, **asking)
-    notices = notices_about(loaded, question)
+    notices = list(dict.fromkeys(line for row in rows if row.answer for line in row.answer.notices))
+    notes(notices, quiet)
     if as_json:
         typer.echo(json.dumps(document(rows, loaded, model, source, question, notices), ensure_ascii=False))
     else:
         print_table(rows, question)
-    notes(notices, quiet)
     if paths:
         write_pictures(rows, image, paths)
         notes([f"pictures in {out}"], quiet)

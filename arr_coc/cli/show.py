@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_coc.cli import typed
-from arr_coc.cli.answers import notices_about, summary
+from arr_coc.cli.answers import summary
 from arr_coc.cli.loading import chosen_selector, load
 from arr_coc.cli.terminal import notes, set_verbosity
 
@@ -75,7 +75,7 @@ def show(
             "--selector arr_coc"
         )
     lines = [f"without {', '.join(missing)}: {selection.reason}"] if missing else []
-    notes((*lines, *notices_about(loaded, question), f"answer: {answer.text}", summary(answer)), quiet)
+    notes((*lines, *answer.notices, f"answer: {answer.text}", summary(answer)), quiet)
 
 
 def check_names(only: list[str] | None) -> list[str]:

@@ -36,7 +36,10 @@ def selector(
         str | None, typer.Option(help="A detector's output (COCO results), to give boxes to data without.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="What maps learn from: boxes, or attention (the model's own, without boxes).")
+        str | None,
+        typer.Option(
+            help="What maps learn from: boxes, attention (the model's own), or auto: that where none are known."
+        ),
     ] = None,
     strategy: Annotated[str | None, typer.Option(help="Stage 2: score, straight_through, gumbel or reinforce.")] = None,
     adapt: Annotated[
@@ -55,7 +58,7 @@ def selector(
 
     arr-coc train selector --stage 3 --init-from runs/one --out runs/three --steps 500
 
-    arr-coc train selector --stage 1 --model Qwen/Qwen3-VL-2B-Instruct --data jsonl:photos.jsonl --target attention
+    arr-coc train selector --model Qwen/Qwen3-VL-2B-Instruct --data jsonl:photos.jsonl --out runs/mine
 
     accelerate launch --multi_gpu --num_processes 2 -m arr_coc train selector --stage 1 --out runs/one   (CPUs too)
     """

@@ -59,7 +59,7 @@ def ask(models: Models, name: str, asked: Inquiry) -> Iterator[Told]:
             attended = answer.tokens_total + len(tokenizer(asked.question + answer.text)["input_ids"])
             if heat_HW is None and attended <= MOST_ATTENDED:
                 heat_HW = looked_at(owner, [asked.image], asked.question, answer.text)[0]
-            done.append((answer, heat_HW, notices_about(owner, asked.question)))
+            done.append((answer, heat_HW, notices_about(owner, answer)))
 
     said = ""
     with closing(stream_text(tokenizer, run)) as pieces:  # type: ignore[type-var]

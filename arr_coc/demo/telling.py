@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from arr_coc.comparing import is_out_of_memory
 from arr_coc.qwen import Answer, ARRCOCQwen
-from arr_coc.qwen.processor import words_notice
 from arr_coc.viewing import stage_times
 
 logger = logging.getLogger(__name__)
@@ -44,9 +43,9 @@ def _sureness(answer: Answer) -> str:
     return f" · **{answer.confidence:.0%}** sure" + (f" after {looks} looks" if looks > 1 else "")
 
 
-def notices_about(owner: ARRCOCQwen, question: str) -> list[str]:
-    """What to know about an answer: what the model told, and the words that mini does not know."""
-    return [*owner.notices, *words_notice(owner.processor.tokenizer, question)]
+def notices_about(owner: ARRCOCQwen, answer: Answer) -> list[str]:
+    """What to know about an answer: what the model told once, and what it tells of this answer."""
+    return [*owner.notices, *answer.notices]
 
 
 def cards(answers: Sequence[tuple[str, Answer]]) -> str:

@@ -26,7 +26,7 @@ from arr_coc.evaluation.field.data import PER_IMAGE, Picture, Record, batches, r
 from arr_coc.evaluation.field.main import Bench, FieldOptions
 from arr_coc.evaluation.field.methods import ENCODINGS, Method, build
 from arr_coc.evaluation.field.run import unit
-from arr_coc.qwen.processor import is_mini
+from arr_coc.qwen.familiar import is_mini
 from arr_coc.qwen.tuned import TUNED, Settings, default_settings, weights_key
 from arr_coc.selectors import PLAIN, settings_of
 from arr_coc.texture import texture_pyramid

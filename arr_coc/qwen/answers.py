@@ -68,7 +68,7 @@ class Answer:
     timings_ms: dict[str, float]  # "prefill" is a part of "generate"
     confidence: float | None = None  # probability of its least likely token; None: not known, as with beams
     looks: tuple[LookTaken, ...] = ()  # in order
-    notices: tuple[str, ...] = ()  # what went wrong on the way, each once; empty unless something is broken
+    notices: tuple[str, ...] = ()  # what to know about it, each once: what went wrong, what the model cannot know
 
     @classmethod
     def of(

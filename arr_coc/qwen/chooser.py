@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.config import ARRCOCConfig, Keep, check_generation, check_keep, check_keeps
-from arr_coc.images.reader import ImageLike, read_images
+from arr_coc.images.reader import ImageLike, byte_tensor, read_images
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.eager import Preparer
+from arr_coc.qwen.familiar import meant, picture_notices, words_notices
 from arr_coc.qwen.loading import check_family, load_parts
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.memory import Memory
@@ -134,7 +135,18 @@ class Chooser(nn.Module):
         check_question(question, history, system)
         check_keeps(self.keep if keep is None else keep, 1)
         check_generation(generate_kwargs)
+        question = meant(self.processor.tokenizer, question)
         return encode_asked(self.processor, Conversation(read_images(images), question, history, system))
+
+    def unfamiliar(self, images: Images | Mapping[str, Any], question: str = "") -> list[str]:
+        """Lines on what lies outside the model's world, as far as it knows its limits: mini does, others say nothing.
+
+        In place of images, model inputs as `encode_question` returns them. An answer has these among its notices.
+        """
+        is_encoded = isinstance(images, Mapping)
+        seen = images.get("original_image", []) if is_encoded else [byte_tensor(one) for one in read_images(images)]
+        of_pictures = picture_notices(self.model, seen, self.geometry)
+        return of_pictures + (words_notices(self.processor.tokenizer, question) if self.processor is not None else [])
 
     def _request(
         self,

@@ -1,11 +1,11 @@
 """Inside the language model: choosing after its first layers, and where an answer's tokens attended.
 
-B rows, L full length, M compact length, T answer tokens, H W grid of cells, E dropped columns (the most of any row), K
-layers that see all, D width, G key and value heads, d size of a head.
+B rows, L full length, M compact length, T tokens that attend, H W grid of cells, E dropped columns (the most of any
+row), K layers that see all, D width, G key and value heads, d size of a head.
 
 The stock model is neither patched nor copied. A request gets a shallow view of it (the same modules, the same weights)
-whose language model is one of the two modules here, so whatever the stock code does around its layers is still done by
-it, and two requests do not see each other.
+whose language model is one of the three modules here, so whatever the stock code does around its layers is still done
+by it, and two requests do not see each other.
 
 Layers 0 to K-1 keep the keys and values of every token: kept ones in the cache, as everywhere else, dropped ones beside
 it. The caller's cache has the compact length in all layers, so masks, beams and positions work as for any other choice.
@@ -15,8 +15,6 @@ a mask, are never there for all rows at once.
 """
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,21 +152,28 @@ def keys_of(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tensor]) -> 
 
 
 @torch.no_grad()
-def attention_row(
-    layer: Any, hidden_BD: Tensor, rotation: tuple[Tensor, Tensor], keys_BGLd: Tensor, mask_BL: Tensor
+def attention_rows(
+    layer: Any, hidden_BTD: Tensor, rotation: tuple[Tensor, Tensor], keys_BGLd: Tensor, mask_BTL: Tensor
 ) -> Tensor:
-    """Attention of one token of each row over `keys_BGLd` at a decoder layer, mean over heads, `[B, L]` fp32.
+    """Attention of some tokens of each row over `keys_BGLd` at a decoder layer, mean over heads, `[B, T, L]` fp32.
 
-    `hidden_BD` is what goes into the layer at that token, `rotation` are its tables, `[B, 1, d]`. One row of the
-    attention matrix: no need for a kernel that shows its weights.
+    `hidden_BTD` is what goes into the layer at those tokens, `rotation` are their tables, `[B, T, d]`. A few rows of
+    the attention matrix: no need for a kernel that shows its weights.
     """
     attention = layer.self_attn
-    projected = attention.q_proj(layer.input_layernorm(hidden_BD).unsqueeze(1)).unflatten(-1, (-1, attention.head_dim))
+    projected = attention.q_proj(layer.input_layernorm(hidden_BTD)).unflatten(-1, (-1, attention.head_dim))
     query = attention.q_norm(projected).transpose(1, 2)
     query, _ = apply_rotary_pos_emb(query, query, *rotation)
     key = keys_BGLd.repeat_interleave(attention.num_key_value_groups, dim=1)
-    logits_BHL = (query.float() @ key.float().transpose(-1, -2)).squeeze(2) * attention.scaling
-    return logits_BHL.masked_fill(~mask_BL.unsqueeze(1), -torch.inf).softmax(-1).mean(1)
+    logits_BHTL = (query.float() @ key.float().transpose(-1, -2)) * attention.scaling
+    return logits_BHTL.masked_fill(~mask_BTL.unsqueeze(1), -torch.inf).softmax(-1).mean(1)
+
+
+def attention_row(
+    layer: Any, hidden_BD: Tensor, rotation: tuple[Tensor, Tensor], keys_BGLd: Tensor, mask_BL: Tensor
+) -> Tensor:
+    """As `attention_rows` for one token of each row, `[B, L]`; its tables are `[B, 1, d]`."""
+    return attention_rows(layer, hidden_BD.unsqueeze(1), rotation, keys_BGLd, mask_BL.unsqueeze(1)).squeeze(1)
 
 
 def last_attention(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask_BL: Tensor) -> Tensor:
@@ -303,16 +308,55 @@ def _columns(states_BGLd: Tensor, place_BM: Tensor) -> Tensor:
     return states_BGLd.gather(2, index)
 
 
-@contextmanager
-def eager_attention(model: Any) -> Iterator[None]:
-    """Only eager attention shows its weights: the language model is switched to it for that long."""
-    text = model.model.language_model
-    before = text.config._attn_implementation
-    text.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        text.set_attn_implementation(before)
+# ---------------------------------------------------------------- where tokens attended
+
+
+class _Read(_StandIn):
+    """Stands in for the language model, and sums up layer by layer where marked tokens attend: one layer at a time."""
+
+    def __init__(self, language: Any, asks_BL: Tensor) -> None:
+        super().__init__()
+        self.language, self.asks_BL = language, asks_BL
+        self.total_BL = torch.zeros(asks_BL.shape, device=asks_BL.device)
+
+    def forward(
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor,
+        position_ids: Tensor,
+        visual_pos_masks: Tensor,
+        deepstack_visual_embeds: list[Tensor],
+        **_: Any,
+    ) -> BaseModelOutputWithPast:
+        language, hidden, mask_BL = self.language, inputs_embeds, attention_mask.bool()
+        mask = create_causal_mask(language.config, hidden, attention_mask, None)
+        cos, sin = language.rotary_emb(hidden, position_ids[-3:])  # time, height and width are the last rows
+        place_BT, real_BT = kept_indices(self.asks_BL)
+        rows_B1 = torch.arange(len(place_BT), device=place_BT.device).unsqueeze(1)
+        columns_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
+        seen_BTL = mask_BL.unsqueeze(1) & (columns_L <= place_BT.unsqueeze(-1))
+        seen_BTL |= ~real_BT.unsqueeze(-1)  # what fills up a row counts nothing, and must be a number
+        share_BT = real_BT / real_BT.sum(1, keepdim=True).clamp(min=1)
+        turn = cos[rows_B1, place_BT], sin[rows_B1, place_BT]
+        for number, layer in enumerate(language.layers):
+            keys = keys_of(layer, hidden, (cos, sin))
+            attended_BTL = attention_rows(layer, hidden[rows_B1, place_BT], turn, keys, seen_BTL)
+            self.total_BL += torch.einsum("btl,bt->bl", attended_BTL, share_BT) / len(language.layers)
+            hidden = layer(hidden, attention_mask=mask, position_embeddings=(cos, sin))
+            if number < len(deepstack_visual_embeds):
+                hidden = language._deepstack_process(hidden, visual_pos_masks, deepstack_visual_embeds[number])
+        return BaseModelOutputWithPast(last_hidden_state=language.norm(hidden))
+
+
+@torch.no_grad()
+def attended(model: Any, inputs: dict[str, Any], asks_BL: Tensor) -> Tensor:
+    """Attention of the marked tokens of each row over that row, mean over tokens, heads and layers, `[B, L]` fp32.
+
+    Runs the stock model over `inputs`, its own, once more. Padding may be on either side; a row marks at least one.
+    """
+    read = _Read(model.model.language_model, asks_BL)
+    _with_language_model(model, read).model(**inputs)
+    return read.total_BL
 
 
 @torch.no_grad()
@@ -320,25 +364,16 @@ def answer_attention(model: Any, inputs: dict[str, Tensor], answer_ids_T: Tensor
     """Attention of the answer's tokens on each image of one conversation, `[H, W]`, mean over heads and layers, peak 1.
 
     Runs the stock model once more over prompt and answer; without an answer, the last token of the prompt is asked.
-    Only eager attention shows its weights: the language model is switched to it for that long, so do not call this
-    beside a running generation.
     """
     prompt = inputs["input_ids"]
     ids = torch.cat([prompt, answer_ids_T.view(1, -1).to(prompt)], dim=1).to(model.device)
-    is_image_L = ids[0] == model.config.image_token_id
-    with eager_attention(model):
-        output = model(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            mm_token_type_ids=is_image_L.int().unsqueeze(0),
-            pixel_values=inputs["pixel_values"].to(model.device),
-            image_grid_thw=inputs["image_grid_thw"].to(model.device),
-            output_attentions=True,
-            logits_to_keep=1,
-        )
+    is_image_BL = ids == model.config.image_token_id
+    images = {name: inputs[name].to(model.device) for name in ("pixel_values", "image_grid_thw")}
     # The token before each answer token predicts it: its row says where that came from.
-    rows = slice(prompt.shape[1] - 1, max(prompt.shape[1], ids.shape[1] - 1))
-    mean_L = torch.stack([layer[0, :, rows].float().mean((0, 1)) for layer in output.attentions]).mean(0)
+    asks_BL = torch.zeros_like(is_image_BL)
+    asks_BL[:, prompt.shape[1] - 1 : max(prompt.shape[1], ids.shape[1] - 1)] = True
+    about = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": is_image_BL.int(), **images}
+    found_N = attended(model, about, asks_BL)[is_image_BL]
     grids = cells_of(inputs["image_grid_thw"], model.config.vision_config.spatial_merge_size)
-    per_image = mean_L[is_image_L].split([height * width for height, width in grids])
+    per_image = found_N.split([height * width for height, width in grids])
     return [(values / values.max().clamp(min=1e-12)).view(grid) for values, grid in zip(per_image, grids, strict=True)]

@@ -5,6 +5,7 @@ prepared and handed to the stock model's own `forward` and `generate`), or over 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,8 @@ class ARRCOCQwen(Chooser):
         options = {"max_new_tokens": max_new_tokens, **generate_kwargs}
         inputs = self.encode_question(images, question, history, keep, **options)
         look = partial(self.answer_rows, inputs, options)
-        return look_until_sure(look, keep, streamer) if look_again else look(keep, streamer)[0]
+        made = look_until_sure(look, keep, streamer) if look_again else look(keep, streamer)[0]
+        return replace(made, notices=(*made.notices, *self.unfamiliar(inputs, question)))
 
     def answer_rows(
         self, inputs: dict[str, Any], options: dict[str, Any], keep: Any = None, streamer: Any = None

@@ -305,30 +305,3 @@ def _check_text(text: Any, what: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{what} holds half of a surrogate pair: decode the text before asking") from None
-
-
-# ---------------------------------------------------------------- words that mini does not know
-
-MINI_ENTRIES = 1536  # mini's vocabulary is smaller than this, any Qwen's a hundred times larger
-
-
-def is_mini(tokenizer: Any) -> bool:
-    """Whether this is the tokenizer of the embedded model, by its size."""
-    return len(tokenizer) <= MINI_ENTRIES
-
-
-def outside_words(tokenizer: Any, text: str) -> list[str]:
-    """Words of `text` that mini does not know, in order. Upper-case words and single letters are free.
-
-    `tokenizer` is what AutoTokenizer loads from mini's folder.
-    """
-    vocabulary = tokenizer.get_vocab()
-    special = "|".join(re.escape(token.content) for token in tokenizer.added_tokens_decoder.values())
-    words = re.findall(r"[^\W\d_]+", re.sub(special, " ", text))
-    return [w for w in words if len(w) > 1 and not w.isupper() and w not in vocabulary]
-
-
-def words_notice(tokenizer: Any, question: str) -> list[str]:
-    """A line about the words that mini does not know; none for another model, or where it knows them all."""
-    unknown = outside_words(tokenizer, question) if is_mini(tokenizer) else []
-    return [f"mini only knows drawn scenes, and not the words: {', '.join(unknown)}"] if unknown else []

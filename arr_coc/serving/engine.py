@@ -12,7 +12,7 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.graphs.picking import ids_of
 from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.processor import together, words_notice
+from arr_coc.qwen.processor import together
 from arr_coc.qwen.streaming import RowStreamer, RowText
 from arr_coc.serving.reading import Wanted
 
@@ -123,7 +123,7 @@ class InProcessEngine:
         answers = self.owner.answer_rows(inputs, options, [self._dial(one) for one in wanted], streamer)
         for ticket, row, answer in zip(batch, rows, answers, strict=True):
             seen = self._seen(ticket, answer.selection)
-            told = (*answer.notices, *words_notice(self.tokenizer, ticket.wanted.question))
+            told = (*answer.notices, *self.owner.unfamiliar(ticket.inputs, ticket.wanted.question))
             shared = {part: ms / len(batch) for part, ms in answer.timings_ms.items()}
             ticket.deliver(Finished(row.text, row.ended, seen, len(row.ids), answer.selection, shared, told))
 

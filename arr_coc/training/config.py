@@ -16,7 +16,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "stage": (1, 2, 3),
     "strategy": STRATEGIES,
     "adapt": ("none", "lora", "last4", "all"),
-    "target": ("boxes", "attention"),
+    "target": ("auto", "boxes", "attention"),
     "sight": SIGHTS,
     "pooling": POOLINGS,
     "encoding": ("dense", "sparse"),
@@ -36,7 +36,7 @@ class SelectorTrainConfig:
     data: str = "scenes"  # what to learn from, see `data/sources.py`: "scenes", "coco:...", "vqa:...", "jsonl:..."
     pseudo_boxes: str = ""  # a detector's output file (COCO results) that gives boxes to data without
     max_broken: float = 0.01  # share of broken rows of `data` that are skipped; more than that stops the run
-    target: str = "boxes"  # what maps learn from: boxes, or the dense model's own "attention" while it answers
+    target: str = "auto"  # what maps learn from: boxes, the model's own "attention"; auto: that where none are known
     seed: int = 0
     steps: int = 4000
     seconds: float = 0.0  # wall-clock budget of training, 0: none. The learning rate then follows the clock
@@ -130,7 +130,7 @@ class SelectorTrainConfig:
         """Settings that would have no effect are refused: whoever gives them expects one."""
         if self.stage != 2 and self.strategy != "score":
             raise ValueError(f"strategy={self.strategy!r} needs answers: use it with stage 2")
-        if self.stage == 2 and self.target != "boxes":
+        if self.stage == 2 and self.target == "attention":
             raise ValueError(f"target={self.target!r} supervises maps: use it with stage 1 or 3")
         for name in ("void_share", "reading_share"):
             if self.data != "scenes" and getattr(self, name) > 0:
@@ -145,8 +145,13 @@ class SelectorTrainConfig:
 
     @property
     def needs_answers(self) -> bool:
-        """Whether an example without an answer teaches nothing; if not, it is one without boxes."""
-        return self.stage == 2 or self.target == "attention"
+        """Whether an example without an answer teaches nothing."""
+        return self.stage == 2
+
+    @property
+    def needs_boxes(self) -> bool:
+        """Whether an example without boxes teaches nothing."""
+        return self.stage != 2 and self.target == "boxes"
 
     def rows_of(self, grid: tuple[int, int]) -> int:
         """Questions in a batch of scenes with this grid."""

@@ -1,11 +1,11 @@
 """Batches for training a selector, from drawn scenes or from files: lists of groups of one grid each.
 
 Batch i depends on the seed and on i alone, so the position in the data is one number, and a run that stopped goes on
-with the very batch that was next. Of files, some examples are held back to watch the training with.
+with the very batch that was next. Of files, some images are held back to watch the training with.
 """
 
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from arr_coc.data.examples import Example, Examples, FileExamples, readable_example, scene_examples
+from arr_coc.data.examples import Example, Examples, FileExamples, FileRow, readable_example, scene_examples
 from arr_coc.data.sources import read_source
 from arr_coc.files import write_whole
 from arr_coc.qwen.model import ARRCOCQwen
@@ -53,26 +53,43 @@ def make_data(
     """Batches to learn from, and groups to watch with; `draw` makes what "scenes" are."""
     encode, sizes = make_encoder(owner.processor.tokenizer), ImageSizes.of(owner.processor)
     if config.data == "scenes":
+        is_read = config.needs_answers or config.target == "attention"  # by the model whole, as its processor says
         for width, height, _ in config.sizes:
-            if config.needs_answers and sizes.nearest(height, width) != (height, width):
+            if is_read and sizes.nearest(height, width) != (height, width):
                 raise ValueError(f"sizes: the model's processor would resize {width}x{height} px; leave that size out")
         return Data(SceneBatches(config, encode, sizes.cell, draw), held_scenes(config, encode, sizes.cell))
     boxes = Path(config.pseudo_boxes) if config.pseudo_boxes else None
     examples = read_source(config.data, float(config.max_broken), boxes)
-    numbers = _usable(config, examples, say)
-    cut = len(numbers) - min(HELD_MOST, int(len(numbers) * HELD_SHARE))
-    held = Subset(examples, numbers[cut:][: config.evaluate_questions])
+    learned, held_back = split_by_image(_usable(config, examples, say), examples.rows)
+    held = Subset(examples, held_back[: config.evaluate_questions])
     watched = FileBatches(replace(config, examples=max(1, len(held))), encode, held, sizes)[0] if held else []
     most = config.max_broken * len(examples)
-    batches = FileBatches(config, encode, Subset(examples, numbers[:cut]), sizes)
+    batches = FileBatches(config, encode, Subset(examples, learned), sizes)
     return Data(batches, watched, tuple(examples.broken), most)
+
+
+def split_by_image(numbers: Sequence[int], rows: Sequence[FileRow]) -> tuple[list[int], list[int]]:
+    """(rows to learn from, rows to watch with) of those numbered: all questions about an image are on one side.
+
+    About a tenth is held back, of the images that come last, and always less than all images.
+    """
+    images: dict[Path, list[int]] = {}
+    for number in numbers:
+        images.setdefault(rows[number].image.path, []).append(number)
+    most = min(HELD_MOST, int(len(numbers) * HELD_SHARE))
+    several, held = list(images.values()), list[int]()
+    while len(several) > 1 and len(held) < most:
+        held = [*several.pop(), *held]
+    return sorted(number for image in several for number in image), held
 
 
 def _usable(config: SelectorTrainConfig, examples: FileExamples, say: Callable[[str], None]) -> list[int]:
     """Numbers of the examples that have what this stage learns from."""
-    what, instead = "boxes", "use target='attention', or give pseudo_boxes"
+    what, instead = "boxes", "leave target at auto, or give pseudo_boxes"
     if config.needs_answers:
-        what, instead = "answers", "use stage 1 with target='boxes'"
+        what, instead = "answers", "use stage 1, which learns from questions alone"
+    elif not config.needs_boxes:
+        return list(range(len(examples)))
     has = [bool(row.answer) if config.needs_answers else row.boxes is not None for row in examples.rows]
     numbers = [number for number, there in enumerate(has) if there]
     if not numbers:

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.language import eager_attention
+from arr_coc.qwen.language import attended
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.records import Judgement
@@ -28,23 +28,36 @@ Losses = dict[str, Tensor]
 ROWS_AT_ONCE = 64  # attention maps of whole sequences are large: this bounds them
 
 
+def taught_rows(group: GridGroup, config: SelectorTrainConfig) -> Tensor:
+    """Which rows learn from the model's own attention: bool `[R]`."""
+    if config.stage == 2 or config.target == "boxes":
+        return torch.zeros_like(group.known_R)
+    return ~group.known_R if config.target == "auto" else torch.ones_like(group.known_R)
+
+
 def map_losses(
     judgement: Judgement, group: GridGroup, layer: ARRCOCLayer, config: SelectorTrainConfig, teacher_RHW: Tensor | None
 ) -> Losses:
-    """The losses of the maps, each already weighted: against boxes, or against the teacher's attention."""
-    balance, counted = judgement.balance, (group.known_R, group.weight_R)
+    """The losses of the maps, each already weighted: against boxes, and of taught rows against the teacher's attention.
+
+    `teacher_RHW` is None where no row is taught.
+    """
+    balance, taught_R = judgement.balance, taught_rows(group, config)
+    counted = (group.known_R & ~taught_R, group.weight_R)
     soft_RHW = relevance_after_tensions(judgement)
     wanted_RHW = judgement.maps["participatory"]
+    found: Losses = {}
     if teacher_RHW is not None:
-        weighed = {"relevance": (config.bce, soft_RHW), "participatory": (config.participatory, wanted_RHW)}
-        return {
-            name: weight * losses.distillation_loss(map_RHW, teacher_RHW, weight_B=group.weight_R)
-            for name, (weight, map_RHW) in weighed.items()
-        }
+        weight_R = group.weight_R * taught_R
+        for weight, map_RHW in ((config.bce, soft_RHW), (config.participatory, wanted_RHW)):
+            off = weight * losses.distillation_loss(map_RHW, teacher_RHW, weight_B=weight_R)
+            found["taught"] = found.get("taught", 0.0) + off
+    if config.target == "attention":
+        return found
     target_RHW, positive = group.targets_RHW, config.positive_weight
     standout_RHW, stands_RHW = group.standout_BHW[group.image_R], judgement.maps["perspectival"]
     room = (balance.relevance_BHW, balance.tensions_BT[:, 0], target_RHW, layer.attending)
-    return {
+    return found | {
         "relevance": config.bce * losses.relevance_bce(soft_RHW, target_RHW, positive, *counted),
         "mse": config.mse * losses.relevance_mse(soft_RHW, target_RHW, *counted),
         "iou": config.iou * losses.soft_iou(soft_RHW, target_RHW, *counted),
@@ -56,12 +69,12 @@ def map_losses(
 
 def counted_rows(group: GridGroup, config: SelectorTrainConfig) -> dict[str, float]:
     """Over how many rows, by their weights, each loss of a group is a mean: its share when groups are put together."""
-    weight_R = group.weight_R
-    if config.target == "attention":
-        return dict.fromkeys(("relevance", "participatory"), float(weight_R.sum()))
-    known_R = weight_R * group.known_R
+    weight_R, taught_R = group.weight_R, taught_rows(group, config)
+    taught = {"taught": float((weight_R * taught_R).sum())}
+    known_R = weight_R * (group.known_R & ~taught_R)
     rows = len(group.examples)
     return {
+        **taught,
         **dict.fromkeys(("relevance", "mse", "participatory", "perspectival"), float(known_R.sum())),
         **dict.fromkeys(("iou", "budget"), float((known_R * (group.targets_RHW.sum((1, 2)) > 0)).sum())),
         **dict.fromkeys(("answer", "right"), float(rows)),
@@ -90,7 +103,11 @@ class MapLearner(nn.Module):
         """Losses of one group. Nothing here is drawn by chance, so `seed` and `progress` do not matter."""
         owner = self._owner[0]
         judgement = judge_group(owner, group)
-        teacher_RHW = teacher_attention(owner, group) if self.config.target == "attention" else None
+        (taught,) = taught_rows(group, self.config).nonzero(as_tuple=True)
+        teacher_RHW = None
+        if len(taught):
+            teacher_RHW = torch.zeros_like(group.targets_RHW)
+            teacher_RHW[taught] = teacher_attention(owner, group.rows(taught.cpu()))
         return map_losses(judgement, group, self.layer, self.config, teacher_RHW)
 
 
@@ -131,9 +148,9 @@ class AnswerLearner(nn.Module):
 
 
 def answered_inputs(processor: Any, group: GridGroup) -> tuple[dict[str, Any], Tensor]:
-    """Model inputs of every row with its answer at the end, and labels on the answer alone, on the group's device.
+    """Model inputs of every row with its answer, if it has one, at the end, and labels on the answer alone.
 
-    Rows are padded on the left, so the answers end together.
+    All on the group's device. Rows are padded on the left, so they end together.
     """
     device = group.images_Bhw3.device
     pictures = [Image.fromarray(image) for image in group.images_Bhw3.cpu().numpy()]
@@ -144,8 +161,9 @@ def answered_inputs(processor: Any, group: GridGroup) -> tuple[dict[str, Any], T
     inputs = encode(processor, conversations)
     inputs.pop("mm_token_type_ids")
     tokenizer = processor.tokenizer
-    endings = ([*text_ids(tokenizer, example.answer), tokenizer.eos_token_id] for example in group.examples)
-    answers = [torch.tensor(ending) for ending in endings]
+    said = (example.answer for example in group.examples)
+    endings = ([*text_ids(tokenizer, answer), tokenizer.eos_token_id] if answer else [] for answer in said)
+    answers = [torch.tensor(ending, dtype=torch.long) for ending in endings]
     ids_RL, nothing = inputs["input_ids"], [torch.zeros_like(answer, dtype=torch.bool) for answer in answers]
     rows = {
         "input_ids": _with_ends(ids_RL, answers, tokenizer.pad_token_id or 0),
@@ -165,9 +183,9 @@ def _with_ends(start_RL: Tensor, ends: list[Tensor], fill: int) -> Tensor:
 
 # ---------------------------------------------------------------- a teacher for images without boxes
 #
-# The whole image goes through the model, with the question and its answer; the attention of the tokens that predict the
-# answer, on the image, averaged over heads and layers, is the target. On mini's scenes the quarter of the cells with
-# the most of it holds 97 % of the evidence.
+# The whole image goes through the model, with the question and, if it is known, its answer; the attention of the tokens
+# that predict the answer (without one: of the last token of the prompt), on the image, averaged over heads and layers,
+# is the target. On mini's scenes the quarter of the cells with the most of it holds 97 % of the evidence.
 
 
 @torch.no_grad()
@@ -178,18 +196,11 @@ def teacher_attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
 
 
 def _attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
-    model = owner.model
     inputs, labels_RL = answered_inputs(owner.processor, group)
     inputs.pop("question_mask")
-    is_image_RL = inputs["input_ids"] == model.config.image_token_id
+    is_image_RL = inputs["input_ids"] == owner.model.config.image_token_id
     inputs["mm_token_type_ids"] = is_image_RL.int()
-    with eager_attention(model):
-        output = model(**inputs, output_attentions=True, logits_to_keep=1, use_cache=False)
     # The token before each answer token predicts it: its row says where that came from.
-    predicts_RL = (labels_RL != losses.IGNORE).roll(-1, dims=1)
-    predicts_RL[:, -1] = False
-    share_RL = predicts_RL / predicts_RL.sum(1, keepdim=True).clamp(min=1)
-    total_RL = torch.zeros_like(share_RL)
-    for weights_RhLL in output.attentions:
-        total_RL += torch.einsum("rhlm,rl->rm", weights_RhLL.float(), share_RL) / weights_RhLL.shape[1]
-    return total_RL[is_image_RL].view(len(group.examples), *group.grid)
+    asks_RL = (labels_RL != losses.IGNORE).roll(-1, dims=1)
+    asks_RL[:, -1] = ~asks_RL[:, :-1].any(1)
+    return attended(owner.model, inputs, asks_RL)[is_image_RL].view(len(group.examples), *group.grid)

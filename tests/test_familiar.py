@@ -1,0 +1,111 @@
+"""What mini knows and what it does not: words by another name, words of another world, photographs."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from transformers import AutoTokenizer
+
+from arr_coc import ARRCOCQwen
+from arr_coc.cli import main
+from arr_coc.qwen.familiar import CALLED, meant, outside_words, words_notices
+from arr_coc.qwen.loading import resolve
+from arr_coc_scenes import draw_scene, make_scene
+from studies.wide.making import make_wide
+
+PHOTOGRAPH = Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"
+TOKENIZER = AutoTokenizer.from_pretrained(resolve("mini"))
+KNOWN = sorted(word for word in TOKENIZER.get_vocab() if word.isalpha() and word.isascii() and len(word) > 1)
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return ARRCOCQwen.from_pretrained("mini")
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("WHAT COLOUR IS THE HAND", "what colour is the hand"),
+        ("Colour of the hand?", "What is the colour of the hand?"),
+        ("What's beneath the cloud", "What is below the cloud"),
+        ("which words are blue", "which word is blue"),
+        ("How many stars?", "How many stars are there?"),
+        ("Are there any leaves?", "Is there a leaf?"),
+        ("Are there snowmen", "Is there a snowman?"),
+        ("Which icon is violet?", "Which symbol is purple?"),
+        ("IS THERE A SIGN THAT SAYS OPEN", "is there a sign that says OPEN"),
+        ('Does the sign say "SHAPE"?', 'Does the sign say "SHAPE"?'),
+    ],
+)
+def test_what_is_typed_is_read_in_words_that_mini_knows(typed, read):
+    assert meant(TOKENIZER, typed) == read
+    assert not outside_words(TOKENIZER, read)
+    # Only other capitals need no word.
+    assert bool(words_notices(TOKENIZER, typed)) == (typed.lower() != read.lower())
+
+
+def test_every_other_name_stands_for_a_word_that_is_known():
+    assert [name for name, word in CALLED.items() if name in KNOWN or word not in KNOWN] == []
+
+
+@given(st.lists(st.sampled_from(KNOWN), min_size=1, max_size=6).map(" ".join))
+def test_questions_of_known_words_stay_as_they_are(text):
+    assert meant(TOKENIZER, f"Which {text}") == f"Which {text}"
+
+
+def test_questions_of_the_world_stay_as_they_are():
+    texts = {q.text for seed in range(60) for q in (*make_scene(seed, "unseen").questions,)}
+    assert [text for text in texts if meant(TOKENIZER, text) != text] == []
+
+
+def test_another_model_reads_what_was_typed():
+    class Large:
+        def __len__(self) -> int:
+            return 151_669
+
+    assert meant(Large(), "Colour of the hand?") == "Colour of the hand?"
+    assert words_notices(Large(), "Is there an automobile?") == []
+
+
+# ---------------------------------------------------------------- asked
+
+
+@pytest.mark.parametrize("question", ["What color is the hand?", "WHAT COLOUR IS THE HAND", "what colour is the hand"])
+def test_the_hand_is_green_however_it_is_asked(mini, question):
+    answer = mini.ask("arr_coc/assets/sample.png", question)
+    assert (answer.text, answer.notices) == ("green", ())
+
+
+def test_a_photograph_is_told_and_drawings_are_not(mini):
+    answer = mini.ask(PHOTOGRAPH, "Is there a hat?")
+    assert answer.notices == (
+        "this looks like a photograph; mini knows drawings",
+        "mini only knows drawn scenes, and not the words: hat",
+    )
+    several = [PHOTOGRAPH, "arr_coc/assets/sample.png", PHOTOGRAPH]
+    assert mini.unfamiliar(several, "What color is the hand?") == [
+        "image 1, 3 looks like a photograph; mini knows drawings"
+    ]
+    drawn = [draw_scene(make_scene(seed, "seen", (512, 384))) for seed in range(8)]
+    drawn += [make_wide(seed, "seen", (384, 512)).pixels for seed in range(8)]
+    told = [bool(mini.unfamiliar(Image.fromarray(np.array(pixels)))) for pixels in drawn]
+    assert sum(told) <= 1
+
+
+def test_a_model_without_a_probe_says_nothing_of_pictures(mini, monkeypatch):
+    monkeypatch.setattr(mini.model.config, "_name_or_path", "somewhere/else")
+    assert mini.unfamiliar(PHOTOGRAPH) == []
+
+
+def test_it_is_told_before_the_answer(capsys):
+    main(["ask", str(PHOTOGRAPH), "How many stars?"], standalone_mode=False)
+    said = capsys.readouterr()
+    assert said.out.strip().isdigit()
+    first, second, *_ = said.err.splitlines()
+    assert first == "this looks like a photograph; mini knows drawings"
+    assert second == 'mini reads this as "How many stars are there?"'
