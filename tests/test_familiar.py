@@ -11,7 +11,7 @@ from PIL import Image
 from transformers import AutoTokenizer
 
 from arr_coc import ARRCOCQwen
-from arr_coc.cli import main
+from arr_coc.cli.run import run
 from arr_coc.qwen.familiar import CALLED, meant, outside_words, words_notices
 from arr_coc.qwen.loading import resolve
 from arr_coc_scenes import draw_scene, make_scene
@@ -103,7 +103,7 @@ def test_a_model_without_a_probe_says_nothing_of_pictures(mini, monkeypatch):
 
 
 def test_it_is_told_before_the_answer(capsys):
-    main(["ask", str(PHOTOGRAPH), "How many stars?"], standalone_mode=False)
+    assert run(["ask", str(PHOTOGRAPH), "How many stars?"]) == 0
     said = capsys.readouterr()
     assert said.out.strip().isdigit()
     first, second, *_ = said.err.splitlines()

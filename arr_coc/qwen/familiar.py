@@ -84,7 +84,7 @@ def meant(tokenizer: Any, question: str) -> str:
 
 def singulars(word: str) -> tuple[str, ...]:
     """What a word may be the plural of, the likeliest first."""
-    ends = (("s", ""), ("es", ""), ("ies", "y"), ("ves", "f"), ("men", "man"))
+    ends = (("ves", "f"), ("ies", "y"), ("men", "man"), ("s", ""), ("es", ""))
     return tuple(word.removesuffix(end) + one for end, one in ends if word.endswith(end))
 
 
