@@ -72,8 +72,8 @@ heatmap(picture, choice.relevance, kept_HW=choice.mask, title="relevance for the
     ),
     (
         "markdown",
-        "## The dial\n`keep` is always the part that is KEPT: a fraction, a number of tokens, or `auto`. `keep=1.0` is the "
-        "plain model, bit for bit.",
+        "## The dial\n`keep` is always the part that is KEPT: a fraction, a number of tokens, or `auto`. `keep=1.0` is "
+        "the plain model, bit for bit.",
     ),
     (
         "code",
