@@ -18,7 +18,7 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.eager import Preparer
-from arr_coc.qwen.loading import check_family, load_parts
+from arr_coc.qwen.loading import check_family, check_keywords, load_parts
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.processor import Conversation, chat_tokens, check_question, encode_asked, pad_id_of
@@ -85,6 +85,7 @@ class Chooser(nn.Module):
     ) -> "Chooser":
         """Load what choosing needs of a model, and no more; `source` and the rest as for `ARRCOCQwen`."""
         check_keep(keep)
+        model_kwargs, dtype = check_keywords(model_kwargs, device, dtype)
 
         def layers(config: ARRCOCConfig, layer: ARRCOCLayer | None, stock: Any) -> int:
             """Decoder layers that the selector runs."""

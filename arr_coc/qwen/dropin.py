@@ -70,9 +70,12 @@ class StockManners(Qwen3VLPreTrainedModel, GenerationMixin):
         return Trunk(self)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Weights of a stock model are taken as well, by their own names; they say nothing of the adapter."""
-        for name in [name for name in state_dict if name.removeprefix(prefix).startswith(STOCK)]:
+        """Weights of a stock model are taken as well, by their own names; the adapter stays as it is then."""
+        stock = [name for name in state_dict if name.removeprefix(prefix).startswith(STOCK)]
+        for name in stock:
             state_dict[f"{prefix}model.{name.removeprefix(prefix)}"] = state_dict.pop(name)
+        adapter = {name: own for name, own in self.state_dict().items() if stock and not name.startswith("model.")}
+        state_dict.update({f"{prefix}{name}": own for name, own in adapter.items()})
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def push_to_hub(

@@ -115,7 +115,6 @@ def load_parts(
     `encoding` and `position_policy` take the place of the config's own where they are given. `layers` says from
     settings, the layer and the stock model's config how many decoder layers are needed; without, the model is whole.
     """
-    model_kwargs, dtype = check_keywords(model_kwargs, device, dtype)
     base, config, layer = find_adapter(source)
     device = pick_device(device)
 

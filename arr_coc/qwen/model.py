@@ -25,7 +25,7 @@ from arr_coc.qwen.graphs import rules
 from arr_coc.qwen.graphs.layout import NotFast
 from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
-from arr_coc.qwen.loading import load_parts, local_folder, resolve
+from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve
 from arr_coc.qwen.request import Hints
 from arr_coc.qwen.storage import is_as_saved, save_adapter
 from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, restorer_of, stream_text
@@ -81,6 +81,7 @@ class ARRCOCQwen(Chooser, StockManners):
         remote code is run.
         """
         check_keep(keep)
+        model_kwargs, dtype = check_keywords(model_kwargs, device, dtype)
         parts = load_parts(source, device, dtype, encoding, position_policy, **model_kwargs)
         selector = tuned_selector(selector, source, *parts[1:3], **model_kwargs)
         return cls(*parts, keep=keep, selector=selector, fast=fast, break_even=break_even).eval()
@@ -94,17 +95,20 @@ class ARRCOCQwen(Chooser, StockManners):
         of the base that the adapter names, as after training. Stock transformers can load such a folder. `state_dict`
         are weights by the names that they have here; `how` goes to transformers.
         """
+        if how.pop("push_to_hub", False):
+            raise ValueError("push_to_hub=True saves and sends in one: call push_to_hub with the repository's name")
         if save_base is None:
             base = local_folder(resolve(self.arr_coc_config.base_model)) if self.arr_coc_config.base_model else None
             save_base = state_dict is not None or base is None or not is_as_saved(self.model, base)
         if save_base:
             given = {name.removeprefix("model."): weight for name, weight in (state_dict or {}).items()}
             own = merged_weights(self.model) if has_adapters(self.model) else None
-            stock = {name: given[name] for name in self.model.state_dict()} if given else own
+            stock = {name: given[name] for name in self.model.state_dict() if name in given} if given else own
             self.model.save_pretrained(folder, state_dict=stock, **how)
             if self.processor is not None:
                 self.processor.save_pretrained(folder)
-        save_adapter(Path(folder), self.arr_coc_config, self.layer)
+        if how.get("is_main_process", True):
+            save_adapter(Path(folder), self.arr_coc_config, self.layer)
 
     # ---------------------------------------------------------------- asking
 
