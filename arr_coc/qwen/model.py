@@ -259,7 +259,14 @@ class ARRCOCQwen(Chooser, StockManners):
     # ---------------------------------------------------------------- the two ways
 
     def prepare(self, *args: Any, **inputs: Any) -> Prepared:
-        """Everything before the language model: which cells, their tokens, and the sequence without the rest."""
+        """Everything before the language model: which cells, their tokens, and the sequence without the rest.
+
+        Under torch.compile it runs as it is: what is chosen depends on the values, and the rest is worth compiling.
+        """
+        prepare = torch.compiler.disable(self._prepare) if torch.compiler.is_compiling() else self._prepare
+        return prepare(*args, **inputs)
+
+    def _prepare(self, *args: Any, **inputs: Any) -> Prepared:
         request, why_whole = self._request(*args, **inputs)
         prepared = self.preparer()(request)
         say_small(prepared.images, why_whole)
