@@ -218,7 +218,10 @@ def test_the_engines_answer_as_generate_does(bench, looked, name):
     inputs = encode(owner.processor, [Conversation([Image.fromarray(p.read())], q.text) for _, p, q in asked(batch)])
     inputs.pop("mm_token_type_ids")
     before = owner.selector, owner.arr_coc_config
-    owner.selector, owner.arr_coc_config = bench.selectors[name], replace(owner.arr_coc_config, encoding=method.encoding)
+    owner.selector, owner.arr_coc_config = (
+        bench.selectors[name],
+        replace(owner.arr_coc_config, encoding=method.encoding),
+    )
     ids = owner.generate(
         **inputs,
         keep=0.25,

@@ -1,18 +1,23 @@
 """What other tools expect of a transformers model, for one that holds a stock model.
 
-ARRCOCQwen is a PreTrainedModel by inheritance, so that pipelines, trainers and PEFT know it for one, and what belongs to
+ARRCOCQwen is a PreTrainedModel by inheritance, so that pipelines, trainers and PEFT know it for one. What belongs to
 the weights (config, generation config, embeddings, names of tied weights) is the stock model's own: there is no second
-copy that could differ. B batch, M compact length, L full length.
+copy that could differ.
 """
 
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, GenerationMixin, PreTrainedConfig
-from transformers import Qwen3VLPreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForImageTextToText,
+    GenerationMixin,
+    PreTrainedConfig,
+    Qwen3VLPreTrainedModel,
+)
 
 from arr_coc.qwen.loading import EMBEDDED, is_hub_id
 from arr_coc.qwen.storage import MODEL_TYPE
@@ -100,14 +105,18 @@ class StockManners(Qwen3VLPreTrainedModel, GenerationMixin):
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder, save_base=whole, **how)
             made = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            said = {"commit_message": commit_message, "commit_description": commit_description}
             return hub.upload_folder(
-                repo_id=made, folder_path=Path(folder), revision=revision, create_pr=create_pr, **said
+                repo_id=made,
+                folder_path=folder,
+                commit_message=commit_message,
+                commit_description=commit_description,
+                revision=revision,
+                create_pr=create_pr,
             )
 
 
 class Trunk:
-    """The stock model without its head, on the tokens that are kept: a hidden state for every column of the caller's."""
+    """The stock model without its head, on the tokens that are kept: a hidden state for each column of the caller's."""
 
     def __init__(self, owner: Any) -> None:
         self.owner = owner

@@ -377,19 +377,6 @@ def answer(
     return new_BT, timings, noted.confidence(new_BT)
 
 
-def refuse_positions(position_ids: Any) -> None:
-    if position_ids is not None:
-        raise ValueError("position_ids with an image: leave them out, they follow from the whole sequence")
-
-
-def refuse_cache(cache: Any, only_marked: bool = False) -> None:
-    """A prompt with images is prepared as a whole; a cache that was shortened cannot be matched with full ids."""
-    if cache is None or (only_marked and not hasattr(cache, "arr_coc")):
-        return
-    if cache.get_seq_length():
-        raise ValueError("a new question chooses anew: pass the whole conversation instead of past_key_values")
-
-
 def shift_lengths(kwargs: dict[str, Any], shift: int) -> None:
     """Callers count max_length and min_length on their own, full prompt: count them on the compact one."""
     config = copy.deepcopy(kwargs.get("generation_config"))

@@ -1,7 +1,8 @@
 """ARRCOCQwen: a stock Qwen3-VL that is shown only the visual tokens that matter for the question.
 
-The stock model is held, neither subclassed nor patched; `dropin` has the manners of one. A request is served in one of two ways: eager (inputs are
-prepared and handed to the stock model's own `forward` and `generate`), or over recordings (`arr_coc.qwen.graphs`).
+The stock model is held, neither subclassed nor patched; `dropin` has the manners of one. A request is served in one of
+two ways: eager (inputs are prepared and handed to the stock model's own `forward` and `generate`), or over recordings
+(`arr_coc.qwen.graphs`).
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from arr_coc.qwen.graphs.layout import NotFast
 from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
 from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve
-from arr_coc.qwen.request import Hints
+from arr_coc.qwen.request import Hints, refuse_cache, refuse_placeholders, refuse_positions
 from arr_coc.qwen.storage import is_as_saved, save_adapter
 from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
@@ -198,6 +199,7 @@ class ARRCOCQwen(Chooser, StockManners):
         videos: dict[str, Any] = {"pixel_values_videos": pixel_values_videos, "video_grid_thw": video_grid_thw}
         sequence: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
         if pixel_values is None:
+            refuse_placeholders(self.config, input_ids, past_key_values, pixel_values_videos)
             if keep is not None and input_ids is not None:
                 check_keeps(keep, input_ids.shape[0])
             if position_ids is None:
@@ -206,8 +208,8 @@ class ARRCOCQwen(Chooser, StockManners):
             run = getattr(past_key_values, "arr_coc_runner", self.model if head else self.model.model)
             places = {"position_ids": position_ids, "mm_token_type_ids": mm_token_type_ids}
             return eager.pass_through(run, **sequence, **places, past_key_values=past_key_values, **videos, **kwargs)
-        eager.refuse_positions(position_ids)
-        eager.refuse_cache(past_key_values)
+        refuse_positions(position_ids)
+        refuse_cache(past_key_values)
         images: dict[str, Any] = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
         asked = {"question_mask": question_mask, "original_image": original_image, "hints": hints}
         prepared = self.prepare(**sequence, **images, **videos, **asked, keep=1.0 if keep is None else keep)
@@ -238,14 +240,15 @@ class ARRCOCQwen(Chooser, StockManners):
         Without `keep` the model's own dial holds; `original_image` and `hints` as in `forward`.
         """
         check_generation(kwargs)
-        eager.refuse_cache(kwargs.get("past_key_values"), only_marked=pixel_values is None)
+        refuse_cache(kwargs.get("past_key_values"), only_marked=pixel_values is None)
         sequence: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if pixel_values is None:
+            refuse_placeholders(self.config, input_ids, kwargs.get("past_key_values"), pixel_values_videos)
             self._tell_of_video(pixel_values_videos)
             videos = {"pixel_values_videos": pixel_values_videos, "video_grid_thw": video_grid_thw}
             types = {"mm_token_type_ids": mm_token_type_ids}
             return eager.pass_through(self.model.generate, **sequence, **videos, **types, streamer=streamer, **kwargs)
-        eager.refuse_positions(kwargs.pop("position_ids", None))
+        refuse_positions(kwargs.pop("position_ids", None))
         images = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw, "original_image": original_image}
         others = {"pixel_values_videos": pixel_values_videos, "question_mask": question_mask, "hints": hints}
         inputs: dict[str, Any] = {**sequence, **images, **others}

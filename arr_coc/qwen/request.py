@@ -116,6 +116,29 @@ class Request:
         )
 
 
+def refuse_placeholders(config: Any, input_ids: Tensor | None, cache: Any, videos: Tensor | None) -> None:
+    """A prompt that shows what did not come along would be answered without it."""
+    if input_ids is None or cache is not None:
+        return
+    for what, place, given in (("image", config.image_token_id, None), ("video", config.video_token_id, videos)):
+        if given is None and (input_ids == place).any():
+            name = "pixel_values" if what == "image" else "pixel_values_videos"
+            raise ValueError(f"the prompt shows a {what}, but {name} is missing: pass all that the processor returns")
+
+
+def refuse_positions(position_ids: Any) -> None:
+    if position_ids is not None:
+        raise ValueError("position_ids with an image: leave them out, they follow from the whole sequence")
+
+
+def refuse_cache(cache: Any, only_marked: bool = False) -> None:
+    """A prompt with images is prepared as a whole; a cache that was shortened cannot be matched with full ids."""
+    if cache is None or (only_marked and not hasattr(cache, "arr_coc")):
+        return
+    if cache.get_seq_length():
+        raise ValueError("a new question chooses anew: pass the whole conversation instead of past_key_values")
+
+
 def cells_of(image_grid_thw: Tensor, merge: int) -> list[Grid]:
     """(H, W) in cells of each image."""
     grids = image_grid_thw.tolist()

@@ -122,7 +122,8 @@ def way_of(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The way that the case names."""
     owner = subject.owner(case)
     owner.memory = Memory(0)  # what is measured is a first question: nothing is remembered of an image
-    owner.arr_coc_config = replace(owner.arr_coc_config, encoding="dense" if case.encoding == "after-vit" else case.encoding)
+    encoding = "dense" if case.encoding == "after-vit" else case.encoding
+    owner.arr_coc_config = replace(owner.arr_coc_config, encoding=encoding)
     return (eager_way if case.mode == "eager" else fast_way)(owner, case, inputs)
 
 
