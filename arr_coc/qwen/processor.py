@@ -46,7 +46,7 @@ class ImageOnlyProcessor(Qwen3VLProcessor):
         shown = sum(one.count(self.image_token) for one in texts)
         if texts and shown != len(given):
             ways = 'give each image in the messages as "image", "path", "url" or "base64", in a turn of the user'
-            raise ValueError(f"the text shows {shown} images, and {len(given)} were given: {ways}")
+            raise ValueError(f"images that the text shows: {shown}, that were given: {len(given)}; {ways}")
         return super().__call__(images=images, text=text, **how)
 
 
