@@ -90,7 +90,7 @@ def python_of(page: str) -> list[str]:
 @pytest.fixture
 def desk(tmp_path, monkeypatch) -> dict:
     """A folder to work in, and the collator of the page."""
-    shutil.copy(SAMPLE, tmp_path / "photo.jpg")
+    Image.open(SAMPLE).resize((256, 256)).save(tmp_path / "photo.jpg")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
     exec(python_of("docs/transformers.md")[0], names)
