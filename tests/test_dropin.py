@@ -19,6 +19,8 @@ from transformers import (
     GenerationConfig,
     PreTrainedModel,
     Qwen3VLForConditionalGeneration,
+    Trainer,
+    TrainingArguments,
     pipeline,
 )
 
@@ -118,6 +120,23 @@ def test_trl_learns_with_the_collator_of_the_page(desk, tmp_path, capsys):
     again = PeftModel.from_pretrained(ARRCOCQwen.from_pretrained("mini"), tmp_path / "runs" / "lora" / "last")
     answer = again.merge_and_unload().ask(SAMPLE, "What colour is the hand?", keep=0.25)
     assert answer.tokens_kept == 64
+
+
+def test_a_run_of_trainer_goes_on_where_it_stopped(desk, tmp_path):
+    rows = [{"image": "photo.jpg", "question": "what?", "answer": one} for one in "abcd"]
+    how = {"max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 2, "remove_unused_columns": False}
+    settings = TrainingArguments(str(tmp_path / "run"), learning_rate=1e-3, report_to=[], use_cpu=True, **how)
+
+    def trained(checkpoint: Path | None) -> ARRCOCQwen:
+        ours = fixed()
+        trainer = Trainer(ours, settings, data_collator=desk["AnswerCollator"](ours.processor, 8), train_dataset=rows)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return ours
+
+    whole = trained(None)
+    again = trained(tmp_path / "run" / "checkpoint-2")
+    assert torch.equal(logits(again), logits(whole))
+    assert not torch.equal(logits(again), logits(fixed()))
 
 
 def test_the_collator_labels_the_answer_alone(desk):

@@ -1,5 +1,6 @@
 """The adapter on disk: JSON, safetensors, and a model card. Nothing that could run code is ever opened."""
 
+import contextlib
 import json
 import stat
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from arr_coc import __version__
 from arr_coc.config import CONFIG_FILE, ARRCOCConfig
-from arr_coc.files import whole_file, write_json
+from arr_coc.files import whole_file
 from arr_coc.layer import ARRCOCLayer
 
 WEIGHTS_FILE = "arr_coc.safetensors"
@@ -45,11 +46,12 @@ def has_base(folder: Path) -> bool:
 
 def save_adapter(folder: Path, config: ARRCOCConfig, layer: ARRCOCLayer) -> None:
     """Write config, weights and card. The weights come last, so a folder without them is visibly unfinished."""
-    if not has_base(folder):
-        write_json(folder / STOCK_CONFIG, {"architectures": ["ARRCOCQwen"], "model_type": MODEL_TYPE}, indent=2)
-    places = whole_file(folder / WEIGHTS_FILE), whole_file(folder / CARD_FILE), whole_file(folder / CONFIG_FILE)
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in layer.state_dict().items()}
-    with places[0] as weights, places[1] as card, places[2] as settings:
+    names = (WEIGHTS_FILE, CARD_FILE, CONFIG_FILE, *(() if has_base(folder) else (STOCK_CONFIG,)))
+    with contextlib.ExitStack() as places:
+        weights, card, settings, *stub = [places.enter_context(whole_file(folder / name)) for name in names]
+        for place in stub:
+            place.write_text(json.dumps({"architectures": ["ARRCOCQwen"], "model_type": MODEL_TYPE}, indent=2) + "\n")
         settings.write_text(config.as_json())
         card.write_text(model_card(config, layer))
         save_file(tensors, str(weights), metadata={"format": "pt", "library": f"arr-coc {__version__}"})
