@@ -407,9 +407,9 @@ def test_inputs_of_which_something_is_missing_are_refused(ours):
     video = inputs["input_ids"].masked_fill(inputs["input_ids"] == tiny.token_id("<|image_pad|>"), 0)
     video[0, 3] = tiny.token_id("<|video_pad|>")
     for run in (ours, ours.generate):
-        with pytest.raises(ValueError, match=r"shows an image.*pixel_values is missing"):
+        with pytest.raises(ValueError, match="shows an image that is not in the inputs"):
             run(**{name: value for name, value in inputs.items() if name != "question_mask"})
-        with pytest.raises(ValueError, match=r"shows a video.*pixel_values_videos is missing"):
+        with pytest.raises(ValueError, match="shows a video that is not in the inputs"):
             run(input_ids=video)
     with pytest.raises(ValueError, match="shows: 1, that were given: 2"):
         tiny.processor()(images=[tiny.picture()] * 2, text=["<|image_pad|> what?"])

@@ -87,32 +87,23 @@ class StockManners(Qwen3VLPreTrainedModel, GenerationMixin):
         self,
         repo_id: str,
         *,
-        commit_message: str = "Upload ARRCOCQwen",
-        commit_description: str | None = None,
         private: bool | None = None,
         token: bool | str | None = None,
-        revision: str | None = None,
-        create_pr: bool = False,
         save_base: bool | None = None,
-        **how: Any,
+        max_shard_size: int | str = "50GB",
+        **commit: Any,
     ) -> Any:
-        """Save into a repository of the hub, with the card that saving writes; `how` goes to `save_pretrained`.
+        """Save into a repository of the hub, with the card that saving writes; `commit` is of HfApi.upload_folder.
 
-        A base model that others cannot reach by its name goes along, whatever `save_base` leaves open.
+        A base model that others cannot reach by its name goes along where `save_base` leaves it open.
         """
         base, hub = self.arr_coc_config.base_model, HfApi(token=token)
         whole = save_base if is_hub_id(base) or base in EMBEDDED else save_base is not False
         with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder, save_base=whole, **how)
+            self.save_pretrained(folder, save_base=whole, max_shard_size=max_shard_size)
             made = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            return hub.upload_folder(
-                repo_id=made,
-                folder_path=folder,
-                commit_message=commit_message,
-                commit_description=commit_description,
-                revision=revision,
-                create_pr=create_pr,
-            )
+            said: dict[str, Any] = {"commit_message": "Upload ARRCOCQwen", **commit}
+            return hub.upload_folder(repo_id=made, folder_path=folder, **said)
 
 
 class Trunk:

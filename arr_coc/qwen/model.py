@@ -28,7 +28,7 @@ from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
 from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve
 from arr_coc.qwen.request import Hints, refuse_cache, refuse_placeholders, refuse_positions
-from arr_coc.qwen.storage import is_as_saved, save_adapter
+from arr_coc.qwen.storage import is_as_saved, save_adapter, save_whole
 from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.selectors import Selector
@@ -105,9 +105,9 @@ class ARRCOCQwen(Chooser, StockManners):
             given = {name.removeprefix("model."): weight for name, weight in (state_dict or {}).items()}
             own = merged_weights(self.model) if has_adapters(self.model) else None
             stock = {name: given[name] for name in self.model.state_dict() if name in given} if given else own
-            self.model.save_pretrained(folder, state_dict=stock, **how)
-            if self.processor is not None:
-                self.processor.save_pretrained(folder)
+            parts = [partial(self.model.save_pretrained, state_dict=stock, **how)]
+            parts += [] if self.processor is None else [self.processor.save_pretrained]
+            save_whole(Path(folder), parts)
         if how.get("is_main_process", True):
             save_adapter(Path(folder), self.arr_coc_config, self.layer)
 

@@ -120,13 +120,9 @@ def refuse_placeholders(config: Any, input_ids: Tensor | None, cache: Any, video
     """A prompt that shows what did not come along would be answered without it."""
     if input_ids is None or cache is not None:
         return
-    for what, place, name in (
-        ("an image", config.image_token_id, "pixel_values"),
-        ("a video", config.video_token_id, "pixel_values_videos"),
-    ):
-        is_given = name == "pixel_values_videos" and videos is not None
-        if not is_given and (input_ids == place).any():
-            raise ValueError(f"the prompt shows {what}, but {name} is missing: pass all that the processor returns")
+    for what, place in (("an image", config.image_token_id), ("a video", config.video_token_id)):
+        if (what == "an image" or videos is None) and (input_ids == place).any():
+            raise ValueError(f"the prompt shows {what} that is not in the inputs: pass all that the processor returns")
 
 
 def refuse_positions(position_ids: Any) -> None:

@@ -3,7 +3,8 @@
 import contextlib
 import json
 import stat
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,22 @@ def has_base(folder: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return True
     return not isinstance(said, dict) or said.get("model_type") != MODEL_TYPE
+
+
+def save_whole(folder: Path, parts: Sequence[Callable[[Path], Any]]) -> None:
+    """What all `parts` write is moved to `folder` once all of it is there; other weights of a model are taken away."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
+        place = Path(name)
+        for write in parts:
+            write(place)
+        made = {path.relative_to(place) for path in place.rglob("*") if path.is_file()}
+        for file in made:
+            (folder / file).parent.mkdir(exist_ok=True)
+            (place / file).replace(folder / file)
+    for old in folder.glob("model*.safetensors*"):
+        if made and old.relative_to(folder) not in made:
+            old.unlink()
 
 
 def save_adapter(folder: Path, config: ARRCOCConfig, layer: ARRCOCLayer) -> None:
