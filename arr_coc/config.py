@@ -182,7 +182,8 @@ def channel_names(channels: int) -> tuple[str, ...]:
 
 
 def check_keep(keep: Any) -> Keep:
-    """Return `keep` if it is a valid dial, else raise ValueError that says what to give."""
+    """Return `keep`, of Python's own numbers, if it is a valid dial, else raise ValueError that says what to give."""
+    keep = keep.tolist() if hasattr(keep, "tolist") else keep
     if isinstance(keep, str):
         right = keep == "auto"
     elif isinstance(keep, float):
@@ -200,6 +201,7 @@ def check_keep(keep: Any) -> Keep:
 
 def check_keeps(keep: Any, samples: int) -> list[Keep]:
     """One dial per sample: a single one is repeated, a sequence must have one for each."""
+    keep = keep.tolist() if hasattr(keep, "tolist") else keep
     if isinstance(keep, Sequence) and not isinstance(keep, str):
         if len(keep) != samples:
             raise ValueError(f"keep has {len(keep)} entries for a batch of {samples}: give one, or one per sample")

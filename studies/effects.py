@@ -84,11 +84,11 @@ def counting(methods: dict[str, Records]) -> dict[str, dict[str, float]]:
 def positions(model: str, pictures: Sequence[Picture]) -> dict[str, dict[str, dict[str, list[float]]]]:
     """policy -> share KEPT -> family -> [accuracy, questions]; the same cells are kept under every policy."""
     owner = ARRCOCQwen.from_pretrained(model, selector="look_twice", fast=False, dtype="float32")
-    settings = owner.config
+    settings = owner.arr_coc_config
     parts = [make_batch(owner, part) for part in batches(pictures, CELLS_AT_ONCE, owner.geometry.cell)]
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     for policy in ("original", "compact"):
-        owner.config = replace(settings, encoding="dense", position_policy=policy)
+        owner.arr_coc_config = replace(settings, encoding="dense", position_policy=policy)
         engine = PlainEngine(owner, build(owner, ["look_twice"]), 96)
         for keep in KEPT:
             scores: dict[str, list[float]] = {}

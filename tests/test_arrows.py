@@ -57,7 +57,7 @@ QWEN = (
     {"language", "processor", "periphery"},
     {"first_look", "loading"},
     {"looking"},
-    {"eager", "graphs", "tuned"},
+    {"eager", "graphs", "tuned", "dropin"},
     {"chooser"},
     {"model", "batched"},
 )

@@ -52,7 +52,9 @@ def broken_images(folder):
         "too large": Image.new("L", (8_000, 7_000)),
         "no pixels": Image.new("RGB", (0, 5)),
         "no image": 17,
-        "float array": np.zeros((5, 5, 3)),
+        "fractions above 1": np.full((5, 5, 3), 200.0),
+        "a batch": torch.zeros(1, 3, 5, 5),
+        "a text file": open(folder / "text.png"),
         "empty list": [],
         "nine": [tiny.picture(64, 64)] * 9,
     }
@@ -297,7 +299,9 @@ def test_inputs_that_do_not_fit_each_other_are_refused(ours):
     with pytest.raises(ValueError, match="original_image"):
         tiny.wrapped(ours.model, selector="arr_coc")(**inputs, keep=3, original_image=[tiny.picture(), tiny.picture()])
     with pytest.raises(ValueError, match="logits_to_keep"):
-        ours(**inputs, logits_to_keep=torch.tensor([3]))
+        ours(**inputs, keep=0.5, logits_to_keep=torch.tensor([3]))
+    with pytest.raises(ValueError, match="logits_to_keep"):
+        ours(**inputs, keep=0.5, align_logits=True, logits_to_keep=1)
     cache = ours(**inputs, use_cache=True).past_key_values
     for refused in (
         lambda: ours.generate(**inputs, past_key_values=cache),

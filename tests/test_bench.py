@@ -134,7 +134,10 @@ def test_a_shape_is_built_with_one_selector_per_sight(monkeypatch):
     stock = tiny.stock()
     monkeypatch.setattr("arr_coc.evaluation.bench.cases.build_shape", lambda *_, **__: stock)
     made = load_subject("shape:qwen3-vl-2b", "cpu", sights=("stem", "glance"))
-    assert {name: owner.config.sight for name, owner in made.owners.items()} == {"stem": "stem", "glance": "glance"}
+    assert {name: owner.arr_coc_config.sight for name, owner in made.owners.items()} == {
+        "stem": "stem",
+        "glance": "glance",
+    }
     assert all(owner.model is stock and owner.break_even == 0 for owner in made.owners.values())
     with pytest.raises(ValueError, match="known shapes"):
         load_subject("shape:huge", "cpu")

@@ -166,7 +166,7 @@ def test_in_training_a_broken_scorer_is_an_error(ours, monkeypatch):
 
 
 def test_what_the_caller_did_wrong_is_not_a_failure_of_the_choice(ours):
-    told_nothing = tiny.wrapped(ours.model, selector=make_selector("oracle", ours.config, ours.layer))
+    told_nothing = tiny.wrapped(ours.model, selector=make_selector("oracle", ours.arr_coc_config, ours.layer))
     with pytest.raises(ValueError, match="must be told where the answer is"):
         ask(told_nothing, PICTURES[:1], 0.3)
 

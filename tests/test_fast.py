@@ -47,7 +47,7 @@ NEW = 8
 def wrapped(how="sparse", selector="arr_coc", stock=None, **settings) -> ARRCOCQwen:
     torch.manual_seed(1)
     ours = tiny.wrapped(stock or tiny.stock(), selector=selector)
-    ours.config = replace(ours.config, encoding=how, **settings)
+    ours.arr_coc_config = replace(ours.arr_coc_config, encoding=how, **settings)
     ours.fast, ours.break_even = True, 0
     return ours
 
@@ -125,7 +125,7 @@ def test_the_fast_path_gives_the_plain_paths_tokens_and_logits(batch, how):
 @pytest.mark.parametrize("batch", ["one", "two images", "three rows of different sizes", "one kept whole"])
 def test_windows_that_attend_to_small_copies(batch, selector):
     ours = wrapped("sparse", selector)
-    ours.config = replace(ours.config, context="always")
+    ours.arr_coc_config = replace(ours.arr_coc_config, context="always")
     assert_equal_paths(ours, *BATCHES[batch])
 
 
@@ -170,7 +170,7 @@ def test_small_copies_with_compact_positions_and_small_copies_in_the_grid():
 @pytest.mark.parametrize("settings", [{"most": 4, "least": 1}, {"depth": 1.0}, {"depth": 0.01}, {"least": 256}])
 def test_first_looks_of_any_size_and_depth(settings):
     ours = wrapped(selector="look_twice")
-    ours.selector = make_selector("look_twice", ours.config, ours.layer, **settings)
+    ours.selector = make_selector("look_twice", ours.arr_coc_config, ours.layer, **settings)
     assert_equal_paths(ours, [TWO, LARGE], ["auto", 0.2])
     assert_equal_choices(ours, [TWO, LARGE], ["auto", 0.2])
 
@@ -189,7 +189,7 @@ def test_without_a_question_the_first_look_has_no_say():
 
 def test_the_small_copys_recording_does_not_overwrite_what_is_kept_of_the_image():
     ours = wrapped("dense", "look_twice")
-    ours.selector = make_selector("look_twice", ours.config, ours.layer, least=4, most=4)
+    ours.selector = make_selector("look_twice", ours.arr_coc_config, ours.layer, least=4, most=4)
     small, whole = Conversation([tiny.picture(64, 64, 5)], "what?"), Conversation([tiny.picture(64, 64, 6)], "what?")
     assert_equal_paths(ours, [small, whole], [2, 3])  # the copies have the size of the images: one recording for both
 

@@ -217,8 +217,11 @@ def test_the_engines_answer_as_generate_does(bench, looked, name):
     made = bench.engine_of(method).run(looked, method)
     inputs = encode(owner.processor, [Conversation([Image.fromarray(p.read())], q.text) for _, p, q in asked(batch)])
     inputs.pop("mm_token_type_ids")
-    before = owner.selector, owner.config
-    owner.selector, owner.config = bench.selectors[name], replace(owner.config, encoding=method.encoding)
+    before = owner.selector, owner.arr_coc_config
+    owner.selector, owner.arr_coc_config = (
+        bench.selectors[name],
+        replace(owner.arr_coc_config, encoding=method.encoding),
+    )
     ids = owner.generate(
         **inputs,
         keep=0.25,
@@ -226,7 +229,7 @@ def test_the_engines_answer_as_generate_does(bench, looked, name):
         max_new_tokens=12,
         do_sample=False,
     )
-    owner.selector, owner.config = before
+    owner.selector, owner.arr_coc_config = before
     texts = owner.processor.tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     assert [text.strip() for text in texts] == [text.strip() for text in made.answers]
 
@@ -243,12 +246,12 @@ def test_foveated_is_counted_with_its_small_copies_and_asked_in_the_same_bytes(b
     assert made.tokens == [16] * 6
     assert [len(cells) for cells in made.kept] == [16 - 4] * 6
     assert made.prompts == list(looked.prompts)
-    before = bench.owner.config
+    before = bench.owner.arr_coc_config
     for context in ("never", "auto", "always"):
-        bench.owner.config, method = replace(before, context=context), Method("look_twice", "sparse", 3)
+        bench.owner.arr_coc_config, method = replace(before, context=context), Method("look_twice", "sparse", 3)
         fast, plain = bench.fast.run(looked, method), bench.plain.run(looked, method)
         assert (fast.kept, fast.answers) == (plain.kept, plain.answers), context
-    bench.owner.config = before
+    bench.owner.arr_coc_config = before
 
 
 def asked(batch):

@@ -951,7 +951,7 @@ def test_what_cannot_be_is_refused_with_a_way_out(stock):
     }
     for message, (selector, options, more) in refused.items():
         ours = tiny.wrapped(stock, selector=selector)
-        ours.config = replace(ours.config, **options)
+        ours.arr_coc_config = replace(ours.arr_coc_config, **options)
         with pytest.raises(ValueError, match=message):
             prepare(ours, tiny.inputs(ONE), keep=0.5, **more)
 
@@ -972,7 +972,7 @@ def test_by_name_with_mini():
     picture = tiny.picture(192, 160)
     assert first.ask(picture, "What colour is it?", keep=0.2, max_new_tokens=3).tokens_kept == 6
     for name in sorted(set(FIELD) - {"divprune", "oracle", "rival"}):
-        ours = ARRCOCQwen(first.model, first.config, first.layer, first.processor, selector=name).eval()
+        ours = ARRCOCQwen(first.model, first.arr_coc_config, first.layer, first.processor, selector=name).eval()
         answer = ours.ask(picture, "What colour is it?", keep=0.2, max_new_tokens=3)
         assert (answer.tokens_kept, answer.tokens_total) == (6, 30), name
         assert answer.selection[0].strategy == name

@@ -32,7 +32,7 @@ def foveated(stock=None, scheme="images", context="never", selector="look_twice"
     if ours.selector.first_look is not None:
         ours.selector.first_look = LOOK
     settings = {"encoding": "foveated", "periphery": scheme, "context": context, **settings}
-    ours.config = replace(ours.config, **settings)
+    ours.arr_coc_config = replace(ours.arr_coc_config, **settings)
     return ours
 
 

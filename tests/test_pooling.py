@@ -33,7 +33,7 @@ def mini():
 def owner(mini, request):
     """mini with a fresh layer of that pooling before it; its policy listens, so that the pooling matters."""
     torch.manual_seed(3)
-    config = replace(mini.config, pooling=request.param, trained=True)
+    config = replace(mini.arr_coc_config, pooling=request.param, trained=True)
     layer = ARRCOCLayer.from_config(config)
     with torch.no_grad():
         layer.balancing.decide[-1].weight.mul_(50)
@@ -77,14 +77,14 @@ def test_the_product_evaluation_and_training_choose_alike(owner):
 def test_the_pooling_is_heard(mini):
     """The same layer under another pooling weighs otherwise: what is compared above can differ."""
     torch.manual_seed(3)
-    layer = ARRCOCLayer.from_config(mini.config)
+    layer = ARRCOCLayer.from_config(mini.arr_coc_config)
     with torch.no_grad():
         layer.balancing.decide[-1].weight.mul_(50)
     (asked,) = ask_about("seen", 1, (SIDE, SIDE))
     weights = []
     for pooling in ("mean", "last", "lm"):
         layer.pool.pooling = pooling
-        config = replace(mini.config, pooling=pooling, trained=True)
+        config = replace(mini.arr_coc_config, pooling=pooling, trained=True)
         owner = ARRCOCQwen(mini.model, config, layer, mini.processor, fast=False).eval()
         (image,) = owner.choose(Image.fromarray(asked.image), asked.questions[0].text, KEEP)
         weights.append(tuple(image.weights.values()))

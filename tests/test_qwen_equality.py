@@ -18,7 +18,7 @@ TOLERANCE = 1e-5  # of the largest value
 
 
 def set_encoding(model, name):
-    model.config = replace(model.config, encoding=name)
+    model.arr_coc_config = replace(model.arr_coc_config, encoding=name)
     return model
 
 
@@ -268,7 +268,7 @@ def test_right_padding_keeps_its_side_and_labels_follow():
 def test_compact_positions_count_what_is_left():
     ours = tiny.wrapped(tiny.stock(), selector=tiny.FixedSelector(tiny.scattered))
     original = ours(**tiny.inputs(ONE), keep=0.4).logits
-    ours.config = replace(ours.config, position_policy="compact")
+    ours.arr_coc_config = replace(ours.arr_coc_config, position_policy="compact")
     output = ours(**tiny.inputs(ONE), keep=0.4, output_arr_coc_info=True)
     positions = output.arr_coc.compact.position_ids
     assert torch.equal(positions, torch.arange(positions.shape[-1]).expand_as(positions))
@@ -336,7 +336,7 @@ def test_the_gate_carries_the_answers_gradient_to_the_scorers(how):
     inputs["labels"] = inputs["input_ids"].clone()
     with torch.no_grad():
         plain = ours(**inputs, keep=0.5).loss
-    ours.config = replace(ours.config, straight_through=True)
+    ours.arr_coc_config = replace(ours.arr_coc_config, straight_through=True)
     loss = ours.train()(**inputs, keep=0.5).loss
     assert torch.allclose(loss, plain, rtol=1e-5)
     loss.backward()

@@ -43,12 +43,13 @@ def test_a_saved_model_answers_as_before(saved):
 
 def test_an_adapter_alone_finds_its_base(saved, tmp_path):
     whole = ARRCOCQwen.from_pretrained(saved, device="cpu")
-    whole.config = replace(whole.config, base_model=str(saved))
+    whole.arr_coc_config = replace(whole.arr_coc_config, base_model=str(saved))
     whole.save_pretrained(tmp_path / "adapter")
-    assert {path.name for path in (tmp_path / "adapter").iterdir()} == {"README.md", WEIGHTS, "arr_coc_config.json"}
-    assert ARRCOCQwen.from_pretrained(tmp_path / "adapter", device="cpu").config.trained
-    whole.config = replace(whole.config, base_model="")
-    whole.save_pretrained(tmp_path / "orphan")
+    wanted = {"README.md", WEIGHTS, "arr_coc_config.json", "config.json"}
+    assert {path.name for path in (tmp_path / "adapter").iterdir()} == wanted
+    assert ARRCOCQwen.from_pretrained(tmp_path / "adapter", device="cpu").arr_coc_config.trained
+    whole.arr_coc_config = replace(whole.arr_coc_config, base_model="")
+    whole.save_pretrained(tmp_path / "orphan", save_base=False)
     with pytest.raises(ValueError, match="base_model"):
         ARRCOCQwen.from_pretrained(tmp_path / "orphan")
 

@@ -298,7 +298,7 @@ def test_a_step_can_be_repeated_and_evaluation_draws_nothing(name):
     assert len(owner.selector.take()) == 1
     assert owner.selector.take() == []
     owner.eval()
-    plain = ARRCOCQwen(owner.model, owner.config, owner.layer, tiny.processor(), selector="arr_coc").eval()
+    plain = ARRCOCQwen(owner.model, owner.arr_coc_config, owner.layer, tiny.processor(), selector="arr_coc").eval()
     picture = tiny.picture(320, 320)
     assert torch.equal(
         owner.ask(picture, "What is it?", keep=0.3, max_new_tokens=1).selection[0].kept,

@@ -73,7 +73,7 @@ def test_the_loss_of_a_repeated_batch_falls(model, tmp_path, monkeypatch, stage,
 def test_the_adapter_of_a_run_is_used_by_its_model(model, tmp_path):
     run(settings(model), tmp_path)
     loaded = ARRCOCQwen.from_pretrained(tmp_path, device="cpu", keep=0.25)
-    assert loaded.config.trained
+    assert loaded.arr_coc_config.trained
     assert loaded.selector.name == "arr_coc"
     answer = loaded.ask(tiny.picture(128, 128), "what is there?", max_new_tokens=2)
     assert len(answer.selection[0].kept) == 4

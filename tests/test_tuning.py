@@ -105,7 +105,7 @@ def test_settings_that_are_given_win(folder):
     write_json(folder / TUNING_FILE, tuning_of(folder))
     plain = ARRCOCQwen.from_pretrained(folder, selector="even_grid")
     assert plain.selector.name == "even_grid"
-    own = make_selector("look_twice", plain.config, plain.layer, information=2.0)
+    own = make_selector("look_twice", plain.arr_coc_config, plain.layer, information=2.0)
     given = ARRCOCQwen.from_pretrained(folder, selector=own)
     assert settings_in_force(given) == {**default_settings(), "information": 2.0}
     typed = load(str(folder), "look_twice:information=2.0", quiet=True)
@@ -167,7 +167,7 @@ def test_all_settings_that_are_tried_can_be_made():
     tried = [one for look in tuning.first_looks() for one in tuning.with_exponents(look)] + tuning.few_settings()
     assert {spec: one for one in tried if (spec := tuning.spec_of(one))} != {}
     for settings in tried:
-        selector = read_selector(tuning.spec_of(settings), owner.config, owner.layer)
+        selector = read_selector(tuning.spec_of(settings), owner.arr_coc_config, owner.layer)
         assert settings_in_force(SimpleNamespace(selector=selector)) == settings
 
 

@@ -43,7 +43,7 @@ def load(
         raise
     if settings:
         settings = {**loaded.selector.tuned, **settings}  # what is typed wins over what was tuned
-        loaded.selector = make_selector(name, loaded.config, loaded.layer, **settings).to(loaded.device).eval()
+        loaded.selector = make_selector(name, loaded.arr_coc_config, loaded.layer, **settings).to(loaded.device).eval()
     refuse_told(selector, loaded.selector)
     return loaded
 
@@ -54,7 +54,7 @@ def chosen_selector(loaded: "ARRCOCQwen", spec: str, seed: int) -> "Selector":
 
     refuse_plain(settings_of(spec)[0])
     spec = f"random:seed={seed}" if spec == "random" else spec
-    selector = read_selector(spec, loaded.config, loaded.layer).to(loaded.device).eval()
+    selector = read_selector(spec, loaded.arr_coc_config, loaded.layer).to(loaded.device).eval()
     refuse_told(spec, selector)
     return selector
 

@@ -29,7 +29,7 @@ def show(
     words: typed.OneImage,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the files.")] = Path("out"),
     model: typed.Model = "mini",
-    keep: Annotated[str, typer.Option(metavar="PART", help=typed.PART)] = "auto",
+    keep: typed.KeepDial = None,
     selector: typed.SelectorName = "auto",
     encoding: typed.Encoding = None,
     only: Annotated[
@@ -53,7 +53,7 @@ def show(
 
     set_verbosity(quiet)
     image, question = typed.one_image(words)
-    dial, wanted = typed.parse_keep(keep), check_names(only)
+    dial, wanted = None if keep is None else typed.parse_keep(keep), check_names(only)
     paths = {name: out / file_name(name) for name in wanted}
     typed.check_free(paths.values(), image, force)
     picture = read_image(image)

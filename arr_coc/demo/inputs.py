@@ -19,7 +19,7 @@ class Inquiry:
 
     image: Image.Image  # RGB, upright
     question: str
-    keep: Keep
+    keep: Keep | None  # None: the model's own dial
 
     @classmethod
     def of(
@@ -67,10 +67,10 @@ def check_question(question: str | None) -> str:
     return text
 
 
-def dial(mode: str | None, percent: float | None) -> Keep:
-    """The dial as the page has it: automatic, or so many percent of the visual tokens KEPT."""
+def dial(mode: str | None, percent: float | None) -> Keep | None:
+    """The dial as the page has it: None for the model's own, or so many percent of the visual tokens KEPT."""
     if mode == AUTO:
-        return "auto"
+        return None
     if mode != BY_HAND:
         raise ValueError(f"the dial is either {AUTO} or {BY_HAND}")
     if not isinstance(percent, (int, float)) or not 1 <= percent <= 100:
@@ -93,11 +93,11 @@ def count_tokens(image_processor: Any, size: tuple[int, int]) -> int:
     return int(patches // image_processor.merge_size**2)
 
 
-def budget_line(total: int | None, keep: Keep) -> str:
+def budget_line(total: int | None, keep: Keep | None) -> str:
     """The live count beside the dial."""
     if not total:
         return "no image yet"
-    tokens = tokens_to_keep(keep, total)
+    tokens = None if keep is None else tokens_to_keep(keep, total)
     if tokens is None:
         return f"the question decides how many of {total} visual tokens are kept"
     return f"**{tokens}** of {total} visual tokens are kept"

@@ -75,7 +75,7 @@ class Models:
         if selector not in views:
             owner = views["auto"]
             views[selector] = ARRCOCQwen(
-                owner.model, owner.config, owner.layer, owner.processor, selector=selector, break_even=0
+                owner.model, owner.arr_coc_config, owner.layer, owner.processor, selector=selector, break_even=0
             ).eval()
         return views[selector]
 

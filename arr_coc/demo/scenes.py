@@ -58,7 +58,7 @@ class Checked:
     stats: str  # Markdown
 
 
-def check(models: Models, name: str, scene: Scene, text: str | None, keep: Keep) -> Checked:
+def check(models: Models, name: str, scene: Scene, text: str | None, keep: Keep | None) -> Checked:
     """Ask one of the scene's own questions and hold the choice against the boxes that carry the answer."""
     found = [question for question in scene.questions if question.text == text]
     if not found:

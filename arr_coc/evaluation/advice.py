@@ -57,7 +57,7 @@ def result_of(tuner: Tuner, complete: bool) -> dict[str, Any]:
         "format_version": TUNING_VERSION,
         "made_by": f"arr-coc {__version__}",
         "model": Path(options.model).name,
-        "trained": owner.config.trained,
+        "trained": owner.arr_coc_config.trained,
         "fingerprint": tuner.key,
         "device": torch.cuda.get_device_name(owner.device) if gpu else owner.device.type,
         "dtype": str(owner.model.dtype).removeprefix("torch."),

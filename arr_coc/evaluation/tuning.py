@@ -293,7 +293,7 @@ class Tuner:
     def _look(self, batch: Batch) -> None:
         """Evidence that all settings find, mean over the budgets that tell them apart."""
         owner, pixels = self.owner, batch.pixels()[0]
-        pyramid = texture_pyramid(pixels, batch.grid, owner.config.texture_channels)
+        pyramid = texture_pyramid(pixels, batch.grid, owner.arr_coc_config.texture_channels)
         asked_R = owner.looker().question_of(batch.request).asked_B
         evidence_RN = batch.told(True)["evidence_BHW"].flatten(1)
         budgets = [torch.full_like(batch.image_R, tokens_to_keep(keep, batch.cells) or 0) for keep in CLOSE]

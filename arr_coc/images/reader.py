@@ -26,24 +26,26 @@ MOST_PIXELS_IN_ALL = 100_000_000  # of the images of one question, before they a
 
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # of a page or a server; a path may have halved the slashes
 
-ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
+ImageLike = str | os.PathLike[str] | bytes | bytearray | IO[bytes] | Image.Image | np.ndarray | Tensor
 
 
 def read_image(image: ImageLike, boxed: bool = False) -> Image.Image:
-    """A path, a file's bytes, a Pillow image or a uint8 array `[h, w, 3]` -> RGB, upright, transparency on white.
+    """A path, a file or its bytes, a Pillow image or values -> RGB, upright, transparency on white.
 
-    `boxed` decodes in a process of its own even what looks harmless, as is right for what strangers send.
+    Values are an array or a tensor, grey or with 1, 3 or 4 channels first or last, of bytes or of fractions. `boxed`
+    decodes in a process of its own even what looks harmless, as is right for what strangers send.
     """
     if isinstance(image, (str, os.PathLike)):
         return _from_path(image, boxed)
-    if isinstance(image, bytes):
+    if not isinstance(image, Image.Image) and hasattr(image, "read"):
+        image = image.read(MOST_BYTES + 1)
+    if isinstance(image, (bytes, bytearray)):
         return _from_file(io.BytesIO(image), len(image), "the image", boxed)
-    if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
-            raise ValueError(f"array of {image.dtype} {image.shape}: give uint8 of shape (height, width, 3)")
-        image = Image.fromarray(image)
+    if isinstance(image, (np.ndarray, Tensor)):
+        image = _from_values(image)
     if not isinstance(image, Image.Image):
-        raise ValueError(f"cannot read a {type(image).__name__} as an image: give a path, a Pillow image or an array")
+        ways = "a path, a file opened to read bytes, a Pillow image, an array or a tensor"
+        raise ValueError(f"cannot read a {type(image).__name__} as an image: give {ways}")
     check_size(image.width, image.height, "the image")
     with one_line("the image"):
         return upright_rgb(_of_8_bits(image) if image.mode == "F" else image, _orientation(image))
@@ -109,6 +111,29 @@ def _shown(path: Path) -> str:
     """A file's name as part of one line: nothing in it can break the line or steer a terminal."""
     name = "".join(one if one.isprintable() else "?" for one in path.name or str(path))
     return name if len(name) <= 100 else f"{name[:60]}...{name[-30:]}"
+
+
+def _from_values(values: np.ndarray | Tensor) -> Image.Image:
+    """Channels are where there are 1, 3 or 4: of a tensor rather in front, of an array rather at the end."""
+    shape, first = tuple(values.shape), isinstance(values, Tensor)
+    array = (
+        values.detach().cpu().to(torch.float32 if values.is_floating_point() else values.dtype).numpy()
+        if isinstance(values, Tensor)
+        else values
+    )
+    is_bytes, is_fractions = array.dtype == np.uint8, array.dtype.kind == "f"
+    ends = [place for place in ((0, -1) if first else (-1, 0)) if len(shape) == 3 and shape[place] in (1, 3, 4)]
+    if not (is_bytes or is_fractions) or not (len(shape) == 2 or ends) or array.size == 0:
+        wanted = "bytes or fractions of shape (height, width), (height, width, 3) or (3, height, width)"
+        raise ValueError(f"values of {values.dtype} {shape}: give {wanted}")
+    if ends:
+        array = np.moveaxis(array, ends[0], -1)
+    check_size(array.shape[1], array.shape[0], "the image")
+    if is_fractions:
+        if not (array.min() >= 0 and array.max() <= 1):
+            raise ValueError("values of an image as fractions are 0 to 1: divide by the largest, or give bytes")
+        array = (array * 255 + 0.5).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(array[..., 0] if array.shape[2:] == (1,) else array))
 
 
 def _orientation(image: Image.Image) -> int:

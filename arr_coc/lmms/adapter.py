@@ -23,7 +23,7 @@ def load(options: Options) -> ARRCOCQwen:
     how = {name: getattr(options, name) for name in ("keep", "encoding", "device", "dtype")}
     owner = ARRCOCQwen.from_pretrained(options.pretrained, fast=False, break_even=0, **how)
     if options.selector != "auto":
-        owner.selector = read_selector(options.selector, owner.config, owner.layer).to(owner.device).eval()
+        owner.selector = read_selector(options.selector, owner.arr_coc_config, owner.layer).to(owner.device).eval()
     if owner.selector.reads_evidence:
         raise ValueError(f"selector {options.selector!r} is told the answer's place, which lmms-eval does not do")
     return owner

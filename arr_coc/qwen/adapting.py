@@ -123,6 +123,18 @@ def save_adapted(model: Any, how: str, folder: str | Path) -> None:
         _write(folder / DELTA_FILE, trainable(model), how)
 
 
+def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+    """A model's weights with LoRA's additions in them, under the names of the stock model; the model is left alone."""
+    weights = {name: one for name, one in model.state_dict().items() if _ADAPTER not in name}
+    weights = {name.replace(_WRAPPED, "."): one.detach() for name, one in weights.items()}
+    for name, part in model.named_modules():
+        if hasattr(part, "get_delta_weight") and not part.merged:
+            matrix = weights[f"{name}.weight"]
+            added = torch.stack([part.get_delta_weight(adapter) for adapter in part.active_adapters]).sum(0)
+            weights[f"{name}.weight"] = (matrix + added.to(matrix.device)).to(matrix.dtype)
+    return weights
+
+
 def load_adapted(model: Any, folder: str | Path) -> Any:
     """Put back what `save_adapted` wrote, into the same base model; LoRA is added where it is missing."""
     folder = Path(folder)

@@ -19,7 +19,7 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.eager import Preparer
 from arr_coc.qwen.familiar import meant, picture_notices, words_notices
-from arr_coc.qwen.loading import check_family, load_parts
+from arr_coc.qwen.loading import check_family, check_keywords, load_parts
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.processor import Conversation, chat_tokens, check_question, encode_asked, pad_id_of
@@ -52,15 +52,15 @@ class Chooser(nn.Module):
         selector: str | Selector = "auto",
         break_even: int | None = None,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # whatever else it is: the stock model is set up already
         check_family(model.config.model_type)
         width = model.config.text_config.hidden_size
-        self.config = config or ARRCOCConfig(hidden_dim=width, base_model=model.config._name_or_path or "")
-        if self.config.hidden_dim != width:
-            raise ValueError(f"the adapter is for a width of {self.config.hidden_dim}, this model has {width}")
+        self.arr_coc_config = config or ARRCOCConfig(hidden_dim=width, base_model=model.config._name_or_path or "")
+        if self.arr_coc_config.hidden_dim != width:
+            raise ValueError(f"the adapter is for a width of {self.arr_coc_config.hidden_dim}, this model has {width}")
         self.model = model
-        self.layer = (layer or ARRCOCLayer.from_config(self.config)).to(model.device)
-        made = selector if isinstance(selector, Selector) else make_selector(selector, self.config, self.layer)
+        self.layer = (layer or ARRCOCLayer.from_config(self.arr_coc_config)).to(model.device)
+        made = selector if isinstance(selector, Selector) else make_selector(selector, self.arr_coc_config, self.layer)
         self.selector = made.to(model.device)
         self.keep = check_keep(keep)
         self.processor = processor
@@ -86,6 +86,7 @@ class Chooser(nn.Module):
     ) -> "Chooser":
         """Load what choosing needs of a model, and no more; `source` and the rest as for `ARRCOCQwen`."""
         check_keep(keep)
+        model_kwargs, dtype = check_keywords(model_kwargs, device, dtype)
 
         def layers(config: ARRCOCConfig, layer: ARRCOCLayer | None, stock: Any) -> int:
             """Decoder layers that the selector runs."""
@@ -180,11 +181,21 @@ class Chooser(nn.Module):
             looks = 1 if self.selector.first_look is None else 2
             least = break_even_tokens(self.device, recorded, looks, self.break_even)
             keeps, why_whole = keep_small_whole(keeps, tokens, least)
-        if self.selector.untrained_notice and not self.config.trained and any(dial != 1.0 for dial in keeps):
+        if self.selector.untrained_notice and not self.arr_coc_config.trained and any(dial != 1.0 for dial in keeps):
             self.tell(self.selector.untrained_notice)
         return keeps, why_whole
 
     # ---------------------------------------------------------------- settings, as they are now
+
+    @property
+    def config(self) -> Any:
+        """The stock model's config. What ARR-COC is set to is `arr_coc_config`."""
+        return self.model.config
+
+    @config.setter
+    def config(self, wanted: Any) -> None:
+        if wanted is not self.model.config:
+            raise ValueError("config is the stock model's own: set arr_coc_config, which holds ARR-COC's settings")
 
     @property
     def device(self) -> torch.device:
@@ -193,13 +204,13 @@ class Chooser(nn.Module):
     @property
     def encoding(self) -> str:
         """The encoding in force: "auto" is sparse where the selector does without the ViT's output."""
-        if self.config.encoding != "auto":
-            return self.config.encoding
+        if self.arr_coc_config.encoding != "auto":
+            return self.arr_coc_config.encoding
         return "dense" if self.selector.reads_tokens else "sparse"
 
     def looker(self) -> Looker:
         """What chooses."""
-        own = (self.model, self.selector, self.config, self.geometry, self._chat, self.training)
+        own = (self.model, self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
         return Looker(*own, self.memory, self._pad_id, self.strict)
 
     def preparer(self) -> Preparer:

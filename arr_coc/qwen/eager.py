@@ -107,7 +107,7 @@ class Preparer:
             rows = self._small_rows(request, grids)
             small, short = with_small_images(request, grids, self.looker.model.config, self.pad_id, rows)
         prepared = self._prepare(small, stopwatch)
-        counted = replace(prepared.compact.told_in(short.columns), dropped=short.dropped)
+        counted = replace(prepared.compact.told_in(short.columns, short.length), dropped=short.dropped)
         return replace(prepared, compact=counted, images=_by_sample(request, choice))
 
     def _with_periphery(
@@ -124,7 +124,8 @@ class Preparer:
             short = shorten(wide.request, wide.positions_3BV, indices, config.position_policy, self.pad_id)
             features = wide.features(encoded["image"], copies)
             begun, left = self._read_already(request, choice, short) or (None, None)
-        counted, images = short.told_in(wide.source_BV), _by_sample(request, choice)
+        counted = short.told_in(wide.source_BV, request.input_ids.shape[1])
+        images = _by_sample(request, choice)
         return Prepared(counted, encoded | {"image": features}, images, stopwatch, begun, left)
 
     def _copies(self, request: Request, shown: Shown, grids: list[vision.Grid | None]) -> list[Any]:
@@ -311,8 +312,10 @@ def next_positions(cache: Any, attention_mask: Tensor | None, input_ids: Tensor 
     return positions
 
 
-def forward(model: Any, prepared: Prepared, cache: Any, with_info: bool, **kwargs: Any) -> Any:
+def forward(model: Any, prepared: Prepared, cache: Any, with_info: bool, aligned: bool, **kwargs: Any) -> Any:
     """The stock forward; `with_info` adds `output.arr_coc`. `kwargs` are the stock's own."""
+    if aligned and "logits_to_keep" in kwargs:
+        raise ValueError("align_logits gives logits of every column: leave out logits_to_keep")
     if isinstance(kwargs.get("logits_to_keep"), Tensor) and prepared.compact.dropped:
         raise ValueError("logits_to_keep as indices counts full columns, but tokens were dropped: give an int")
     return_dict = kwargs.pop("return_dict", None)
@@ -325,10 +328,19 @@ def forward(model: Any, prepared: Prepared, cache: Any, with_info: bool, **kwarg
         **kwargs,
     )
     _mark(output.past_key_values, prepared, runner)
+    if aligned:
+        output.logits = prepared.compact.spread(output.logits)
     if return_dict is False:
         return (*output.to_tuple(), prepared) if with_info else output.to_tuple()
     if with_info:
         output.arr_coc = prepared
+    return output
+
+
+def trunk(model: Any, prepared: Prepared, **kwargs: Any) -> Any:
+    """The stock model without its head; hidden states line up with the caller's columns."""
+    output = prepared.runner(model).model(**prepared.model_inputs(), **kwargs)
+    output.last_hidden_state = prepared.compact.spread(output.last_hidden_state)
     return output
 
 
@@ -363,19 +375,6 @@ def answer(
     if restorer is not None:
         timings["prefill"] = 1e3 * restorer.prefill_seconds
     return new_BT, timings, noted.confidence(new_BT)
-
-
-def refuse_positions(position_ids: Any) -> None:
-    if position_ids is not None:
-        raise ValueError("position_ids with an image: leave them out, they follow from the whole sequence")
-
-
-def refuse_cache(cache: Any, only_marked: bool = False) -> None:
-    """A prompt with images is prepared as a whole; a cache that was shortened cannot be matched with full ids."""
-    if cache is None or (only_marked and not hasattr(cache, "arr_coc")):
-        return
-    if cache.get_seq_length():
-        raise ValueError("a new question chooses anew: pass the whole conversation instead of past_key_values")
 
 
 def shift_lengths(kwargs: dict[str, Any], shift: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, PretrainedConfig
 from transformers.utils import logging as transformers_logging
@@ -21,7 +22,7 @@ from arr_coc.config import ARRCOCConfig, check_generation
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
 from arr_coc.qwen.processor import load_processor
-from arr_coc.qwen.storage import Shape, check_finite, has_adapter, load_adapter, read_shapes
+from arr_coc.qwen.storage import MODEL_TYPE, Shape, check_finite, has_adapter, has_base, load_adapter, read_shapes
 
 FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
 EMBEDDED = ("mini",)  # models inside the package
@@ -42,6 +43,39 @@ class ModelNotFound(ValueError):
 def resolve(source: str | Path) -> str:
     """A name of an embedded model -> its folder; any other id or folder as it is."""
     return str(files("arr_coc") / "models" / str(source)) if str(source) in EMBEDDED else str(source)
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether this can be the name of a model on a hub, and not of a folder here."""
+    return source.count("/") == 1 and not source.startswith((".", "/", "~")) and not Path(source).is_dir()
+
+
+def local_folder(base: str, **hub: Any) -> Path | None:
+    """Where a base model lies on this machine, as a folder or in the cache of the hub; None where it does not."""
+    if Path(base).is_dir():
+        return Path(base)
+    place = {name: hub[name] for name in ("cache_dir", "revision") if name in hub}
+    held = try_to_load_from_cache(base, "config.json", **place) if is_hub_id(base) else None
+    return Path(held).parent if isinstance(held, str) else None
+
+
+def check_keywords(given: dict[str, Any], device: Any, dtype: Any) -> tuple[dict[str, Any], str | torch.dtype]:
+    """Keywords for transformers and the dtype, from what people give to `from_pretrained`; none is passed over."""
+    given = {name: value for name, value in given.items() if name not in ("_from_auto", "adapter_kwargs")}
+    named = given.pop("torch_dtype", None)
+    if named is not None and dtype not in ("auto", named):
+        raise ValueError(f"dtype={dtype} and torch_dtype={named} are two names of one thing: give dtype")
+    if given.pop("trust_remote_code", None):
+        raise ValueError("trust_remote_code=True: no code that comes with a model is run; leave it out")
+    if given.pop("use_safetensors", None) is False:
+        raise ValueError("use_safetensors=False: other weights than safetensors can run code; leave it out")
+    if getattr(given.pop("config", None), "model_type", MODEL_TYPE) != MODEL_TYPE:
+        raise ValueError("config: a model's settings are read from its folder or id; leave it out")
+    if given.pop("output_loading_info", None):
+        raise ValueError("output_loading_info: a weight that is missing is an error here; leave it out")
+    if given.get("device_map") is not None and device is not None:
+        raise ValueError("device and device_map both say where the model goes: give one of them")
+    return given, dtype if named is None else named
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
@@ -115,7 +149,7 @@ def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLa
     if not has_adapter(folder):
         return source, None, None
     config, layer = load_adapter(folder)
-    if (folder / "config.json").is_file():
+    if has_base(folder):
         return source, config, layer
     if not config.base_model:
         raise ValueError(f"{folder.name}: an adapter that does not name its base_model; save it with save_base=True")
@@ -127,8 +161,7 @@ def load_stock(
 ) -> Any:
     """The unmodified Qwen3-VL, in evaluation mode; `layers` gives from its config how many decoder layers are read."""
     shapes = _check_files(Path(base))
-    could_be_on_a_hub = base.count("/") == 1 and not base.startswith((".", "/", "~"))
-    if not (Path(base) / "config.json").is_file() and (Path(base).is_dir() or not could_be_on_a_hub):
+    if not (Path(base) / "config.json").is_file() and (Path(base).is_dir() or not is_hub_id(base)):
         raise _not_found(base)
     hub = {name: kwargs[name] for name in HUB_KEYWORDS if name in kwargs}
     with _one_line(base):
@@ -149,8 +182,9 @@ def load_stock(
                 raise ValueError(f"{_shown(base)}: the weight {name!r} is {what}; copy the model again")
         check_generation(model.generation_config.to_dict())
     model.config.text_config.num_hidden_layers = depth  # shares of it are counted
-    model = model.to(device).eval()
-    check_finite(_shown(base), dict(model.named_parameters()))
+    model = (model if kwargs.get("device_map") is not None else model.to(device)).eval()
+    weights = {name: weight for name, weight in model.named_parameters() if not weight.is_meta}  # the rest is offloaded
+    check_finite(_shown(base), weights)
     return model
 
 

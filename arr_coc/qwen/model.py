@@ -1,7 +1,8 @@
 """ARRCOCQwen: a stock Qwen3-VL that is shown only the visual tokens that matter for the question.
 
-The stock model is held, neither subclassed nor patched. A request is served in one of two ways: eager (inputs are
-prepared and handed to the stock model's own `forward` and `generate`), or over recordings (`arr_coc.qwen.graphs`).
+The stock model is held, neither subclassed nor patched; `dropin` has the manners of one. A request is served in one of
+two ways: eager (inputs are prepared and handed to the stock model's own `forward` and `generate`), or over recordings
+(`arr_coc.qwen.graphs`).
 """
 
 from collections.abc import Iterator
@@ -16,23 +17,25 @@ from torch import Tensor
 from arr_coc.config import ARRCOCConfig, Keep, check_generation, check_keep, check_keeps
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
+from arr_coc.qwen.adapting import has_adapters, merged_weights
 from arr_coc.qwen.answers import Answer, answers_of
 from arr_coc.qwen.break_even import say_small
 from arr_coc.qwen.chooser import Chooser, History, Images
+from arr_coc.qwen.dropin import StockManners, register
 from arr_coc.qwen.eager import Prepared
 from arr_coc.qwen.graphs import rules
 from arr_coc.qwen.graphs.layout import NotFast
 from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
-from arr_coc.qwen.loading import load_parts
-from arr_coc.qwen.request import Hints
-from arr_coc.qwen.storage import save_adapter
+from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve
+from arr_coc.qwen.request import Hints, refuse_cache, refuse_placeholders, refuse_positions
+from arr_coc.qwen.storage import is_as_saved, save_adapter, save_whole
 from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.selectors import Selector
 
 
-class ARRCOCQwen(Chooser):
+class ARRCOCQwen(Chooser, StockManners):
     """Qwen3-VL with ARR-COC in front. `keep=1.0` is the stock model, bit for bit.
 
     `fast` (on by default on CUDA) answers over recorded graphs where that is possible, and says once where it is not;
@@ -76,20 +79,38 @@ class ARRCOCQwen(Chooser):
         """Load a Qwen3-VL by id or folder, or a folder made by `save_pretrained`, ready to be asked.
 
         `device` defaults to the GPU where there is one; `dtype` "auto" is bf16 where the GPU has it, fp16 on older
-        ones, fp32 on the CPU. Other keywords go to transformers. Only safetensors are read and no remote code is run.
+        ones, fp32 on the CPU. Other keywords, as device_map, go to transformers. Only safetensors are read and no
+        remote code is run.
         """
         check_keep(keep)
+        model_kwargs, dtype = check_keywords(model_kwargs, device, dtype)
         parts = load_parts(source, device, dtype, encoding, position_policy, **model_kwargs)
         selector = tuned_selector(selector, source, *parts[1:3], **model_kwargs)
         return cls(*parts, keep=keep, selector=selector, fast=fast, break_even=break_even).eval()
 
-    def save_pretrained(self, folder: str | Path, *, save_base: bool = False) -> None:
-        """Write the adapter (config JSON, safetensors, card); with `save_base`, the model and its processor as well."""
+    def save_pretrained(
+        self, folder: str | Path, *, save_base: bool | None = None, state_dict: Any = None, **how: Any
+    ) -> None:
+        """Write the adapter (config JSON, safetensors, card); with `save_base`, the model and its processor as well.
+
+        By default the model goes along where the adapter alone would not bring it back: its weights are no longer those
+        of the base that the adapter names, as after training. Stock transformers can load such a folder. `state_dict`
+        are weights by the names that they have here; `how` goes to transformers.
+        """
+        if how.pop("push_to_hub", False):
+            raise ValueError("push_to_hub=True saves and sends in one: call push_to_hub with the repository's name")
+        if save_base is None:
+            base = local_folder(resolve(self.arr_coc_config.base_model)) if self.arr_coc_config.base_model else None
+            save_base = state_dict is not None or base is None or not is_as_saved(self.model, base)
         if save_base:
-            self.model.save_pretrained(folder)
-            if self.processor is not None:
-                self.processor.save_pretrained(folder)
-        save_adapter(Path(folder), self.config, self.layer)
+            given = {name.removeprefix("model."): weight for name, weight in (state_dict or {}).items()}
+            own = merged_weights(self.model) if has_adapters(self.model) else None
+            stock = {name: given[name] for name in self.model.state_dict() if name in given} if given else own
+            parts = [partial(self.model.save_pretrained, state_dict=stock, **how)]
+            parts += [] if self.processor is None else [self.processor.save_pretrained]
+            save_whole(Path(folder), parts)
+        if how.get("is_main_process", True):
+            save_adapter(Path(folder), self.arr_coc_config, self.layer)
 
     # ---------------------------------------------------------------- asking
 
@@ -164,31 +185,39 @@ class ARRCOCQwen(Chooser):
         original_image: Any = None,
         hints: Hints | None = None,
         output_arr_coc_info: bool = False,
+        align_logits: bool = False,
+        head: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """As the stock forward, on the compact sequence: one row of logits per token that was kept.
+        """As the stock forward. Without `keep` every token is kept, so that logits line up with the caller's labels.
 
-        `keep` is one dial or one per sample; `original_image` the image(s) before resizing, to read textures from;
+        With `keep`, one dial or one per sample, there is one row of logits per token that was kept, and the loss is
+        that of the caller's labels; `align_logits` gives a row for every column again, for a dropped one that of the
+        last before it that was kept. `original_image` is the image(s) before resizing, to read textures from;
         `output_arr_coc_info` adds `output.arr_coc`: the selections, the compact mask, and each column's source.
-        `hints` is for experiments: what the selectors "oracle" and "random" must be told.
+        Without its `head` the model gives hidden states, one for every column. `hints` is for experiments: what the
+        selectors "oracle" and "random" must be told.
         """
         videos: dict[str, Any] = {"pixel_values_videos": pixel_values_videos, "video_grid_thw": video_grid_thw}
         sequence: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
         if pixel_values is None:
+            refuse_placeholders(self.config, input_ids, past_key_values, pixel_values_videos)
             if keep is not None and input_ids is not None:
                 check_keeps(keep, input_ids.shape[0])
             if position_ids is None:
                 position_ids = eager.next_positions(past_key_values, attention_mask, input_ids)
             self._tell_of_video(pixel_values_videos)
-            run = getattr(past_key_values, "arr_coc_runner", self.model)
+            run = getattr(past_key_values, "arr_coc_runner", self.model if head else self.model.model)
             places = {"position_ids": position_ids, "mm_token_type_ids": mm_token_type_ids}
             return eager.pass_through(run, **sequence, **places, past_key_values=past_key_values, **videos, **kwargs)
-        eager.refuse_positions(position_ids)
-        eager.refuse_cache(past_key_values)
+        refuse_positions(position_ids)
+        refuse_cache(past_key_values)
         images: dict[str, Any] = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
-        asked = {"question_mask": question_mask, "keep": keep, "original_image": original_image, "hints": hints}
-        prepared = self.prepare(**sequence, **images, **videos, **asked)
-        return eager.forward(self.model, prepared, past_key_values, output_arr_coc_info, **kwargs)
+        asked = {"question_mask": question_mask, "original_image": original_image, "hints": hints}
+        prepared = self.prepare(**sequence, **images, **videos, **asked, keep=1.0 if keep is None else keep)
+        if not head:
+            return eager.trunk(self.model, prepared, **kwargs)
+        return eager.forward(self.model, prepared, past_key_values, output_arr_coc_info, align_logits, **kwargs)
 
     @torch.no_grad()
     def generate(
@@ -210,17 +239,18 @@ class ARRCOCQwen(Chooser):
     ) -> Any:
         """As the stock generate: the caller's own prompt ids come back in front of the new tokens.
 
-        `keep`, `original_image` and `hints` as in `forward`.
+        Without `keep` the model's own dial holds; `original_image` and `hints` as in `forward`.
         """
         check_generation(kwargs)
-        eager.refuse_cache(kwargs.get("past_key_values"), only_marked=pixel_values is None)
+        refuse_cache(kwargs.get("past_key_values"), only_marked=pixel_values is None)
         sequence: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if pixel_values is None:
+            refuse_placeholders(self.config, input_ids, kwargs.get("past_key_values"), pixel_values_videos)
             self._tell_of_video(pixel_values_videos)
             videos = {"pixel_values_videos": pixel_values_videos, "video_grid_thw": video_grid_thw}
             types = {"mm_token_type_ids": mm_token_type_ids}
             return eager.pass_through(self.model.generate, **sequence, **videos, **types, streamer=streamer, **kwargs)
-        eager.refuse_positions(kwargs.pop("position_ids", None))
+        refuse_positions(kwargs.pop("position_ids", None))
         images = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw, "original_image": original_image}
         others = {"pixel_values_videos": pixel_values_videos, "question_mask": question_mask, "hints": hints}
         inputs: dict[str, Any] = {**sequence, **images, **others}
@@ -234,7 +264,14 @@ class ARRCOCQwen(Chooser):
     # ---------------------------------------------------------------- the two ways
 
     def prepare(self, *args: Any, **inputs: Any) -> Prepared:
-        """Everything before the language model: which cells, their tokens, and the sequence without the rest."""
+        """Everything before the language model: which cells, their tokens, and the sequence without the rest.
+
+        Under torch.compile it runs as it is: what is chosen depends on the values, and the rest is worth compiling.
+        """
+        prepare = torch.compiler.disable(self._prepare) if torch.compiler.is_compiling() else self._prepare
+        return prepare(*args, **inputs)
+
+    def _prepare(self, *args: Any, **inputs: Any) -> Prepared:
         request, why_whole = self._request(*args, **inputs)
         prepared = self.preparer()(request)
         say_small(prepared.images, why_whole)
@@ -248,7 +285,8 @@ class ARRCOCQwen(Chooser):
         `inputs` are all that generate was given beside its `options`; `keep` is one dial, or one per row.
         """
         keeps, why_whole = self._dials(keep, inputs["input_ids"], recorded=True)
-        if all(dial == 1.0 for dial in keeps):
+        compact = self.arr_coc_config.position_policy == "compact"  # where a row that keeps all is left as it was
+        if all(dial == 1.0 for dial in keeps) or (compact and 1.0 in keeps):
             return None
         looker, encoding = self.looker(), self.encoding
         picking: Picking | str = rules.why_not(looker, encoding, inputs) or picking_of(self.model, options)
@@ -283,3 +321,6 @@ class ARRCOCQwen(Chooser):
     def compiled(self) -> bool:
         """Whether the recorded path fuses the selector's kernels: about a minute per image size and batch."""
         return self._fast == "compiled"
+
+
+register(ARRCOCQwen)

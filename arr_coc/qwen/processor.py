@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from arr_coc.images.reader import byte_tensor
 from arr_coc.qwen.request import ChatTokens
 
+FETCHED = ("http://", "https://", "data:")  # how a source begins that is no path
+
 
 class ImageOnlyProcessor(Qwen3VLProcessor):
     """The stock processor without its video half, which needs torchvision."""
@@ -30,6 +33,30 @@ class ImageOnlyProcessor(Qwen3VLProcessor):
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: Any = None, **_: Any) -> None:
         template = chat_template or getattr(tokenizer, "chat_template", None)
         super().__init__(image_processor, tokenizer, None, chat_template=template)
+
+    def __call__(self, images: Any = None, text: Any = None, videos: Any = None, **how: Any) -> Any:
+        """As the stock processor, which would pass over a video, and over images that the text does not show."""
+        texts = [] if text is None else [text] if isinstance(text, str) else text
+        if videos is not None or any(self.video_token in one for one in texts):
+            raise ValueError("a video is not read without torchvision: install it, or give frames of it as images")
+        given = list(_each(images))
+        for one in given:
+            if isinstance(one, str) and "." in one and not one.startswith(FETCHED) and not Path(one).is_file():
+                raise ValueError(f"{one}: no such image file; check the path")
+        shown = sum(one.count(self.image_token) for one in texts)
+        if texts and shown != len(given):
+            ways = 'give each image in the messages as "image", "path", "url" or "base64", in a turn of the user'
+            raise ValueError(f"images that the text shows: {shown}, that were given: {len(given)}; {ways}")
+        return super().__call__(images=images, text=text, **how)
+
+
+def _each(images: Any) -> Iterator[Any]:
+    """One image after the other, of a list of lists; None where a place for one is empty is left out."""
+    if isinstance(images, (list, tuple)):
+        for one in images:
+            yield from _each(one)
+    elif images is not None:
+        yield from images if getattr(images, "ndim", 0) == 4 else [images]
 
 
 @dataclass(frozen=True, slots=True)

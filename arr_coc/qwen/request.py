@@ -116,6 +116,28 @@ class Request:
         )
 
 
+def refuse_placeholders(config: Any, input_ids: Tensor | None, cache: Any, videos: Tensor | None) -> None:
+    """A prompt that shows what did not come along would be answered without it."""
+    if input_ids is None or cache is not None:
+        return
+    for what, place in (("an image", config.image_token_id), ("a video", config.video_token_id)):
+        if (what == "an image" or videos is None) and (input_ids == place).any():
+            raise ValueError(f"the prompt shows {what} that is not in the inputs: pass all that the processor returns")
+
+
+def refuse_positions(position_ids: Any) -> None:
+    if position_ids is not None:
+        raise ValueError("position_ids with an image: leave them out, they follow from the whole sequence")
+
+
+def refuse_cache(cache: Any, only_marked: bool = False) -> None:
+    """A prompt with images is prepared as a whole; a cache that was shortened cannot be matched with full ids."""
+    if cache is None or (only_marked and not hasattr(cache, "arr_coc")):
+        return
+    if cache.get_seq_length():
+        raise ValueError("a new question chooses anew: pass the whole conversation instead of past_key_values")
+
+
 def cells_of(image_grid_thw: Tensor, merge: int) -> list[Grid]:
     """(H, W) in cells of each image."""
     grids = image_grid_thw.tolist()
@@ -212,11 +234,25 @@ class Compact:
     columns: Tensor  # [B, M] column of the full sequence that each came from, or PADDING, or INSERTED
     rope_deltas: Tensor  # [B, 1] add to a text position to go on counting where the full run would
     dropped: int  # columns of the batch that are gone
+    length: int  # L, columns of the caller's sequence
 
-    def told_in(self, source_BL: Tensor) -> "Compact":
+    def told_in(self, source_BL: Tensor, length: int) -> "Compact":
         """The same, with columns told in a sequence that its full one was made from: `source_BL` says where from."""
         found = source_BL.gather(1, self.columns.clamp(min=0))
-        return replace(self, columns=torch.where(self.columns < 0, self.columns, found))
+        return replace(self, columns=torch.where(self.columns < 0, self.columns, found), length=length)
+
+    def spread(self, rows_BMX: Tensor) -> Tensor:
+        """What was computed for these columns, for each of the caller's, `[B, L, X]`; a dropped one has its last kept.
+
+        With nothing dropped it is what it was.
+        """
+        if not self.dropped and self.input_ids.shape[1] == self.length:
+            return rows_BMX
+        batch, here = self.columns.shape
+        target_BM = torch.where(self.columns < 0, self.length, self.columns)
+        place_BM = torch.arange(here, device=target_BM.device).expand(batch, -1)
+        place_BL = target_BM.new_zeros(batch, self.length + 1).scatter(1, target_BM, place_BM)[:, :-1].cummax(1).values
+        return rows_BMX.gather(1, place_BL.unsqueeze(-1).expand(-1, -1, rows_BMX.shape[-1]))
 
 
 def shorten(
@@ -242,8 +278,9 @@ def shorten(
     mask = real_BL.gather(1, columns)
     text_BM = (mask.long().cumsum(-1) - 1).masked_fill(~mask, 0)
     positions = positions_3BL.gather(2, columns.expand(3, -1, -1)).masked_fill(~mask, 0)
-    if policy == "compact":
-        positions = text_BM.expand(3, -1, -1)
+    if policy == "compact":  # but a row that asks for all of its tokens is left as it was
+        whole_B = torch.tensor([keep == 1.0 for keep in request.keeps], device=mask.device)
+        positions = torch.where(whole_B[:, None], positions, text_BM)
     return Compact(
         input_ids=torch.where(mask, input_ids.gather(1, columns), pad_id) if dropped else input_ids,
         attention_mask=mask.to(attention_mask.dtype),
@@ -252,6 +289,7 @@ def shorten(
         columns=columns.masked_fill(~mask, PADDING),
         rope_deltas=positions.amax(dim=(0, 2)).unsqueeze(-1) + 1 - mask.sum(-1, keepdim=True),
         dropped=dropped,
+        length=input_ids.shape[1],
     )
 
 

@@ -1,8 +1,10 @@
 """The adapter on disk: JSON, safetensors, and a model card. Nothing that could run code is ever opened."""
 
+import contextlib
 import json
 import stat
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from arr_coc import __version__
 from arr_coc.config import CONFIG_FILE, ARRCOCConfig
@@ -19,6 +21,8 @@ from arr_coc.layer import ARRCOCLayer
 
 WEIGHTS_FILE = "arr_coc.safetensors"
 CARD_FILE = "README.md"
+STOCK_CONFIG = "config.json"
+MODEL_TYPE = "arr_coc"  # of an adapter without its base, for transformers' Auto classes
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 MOST_HEADER = 10_000_000  # bytes; names and shapes of the 36,000 tensors of the largest Qwen3-VL take 5 million
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -30,11 +34,41 @@ def has_adapter(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file()
 
 
+def has_base(folder: Path) -> bool:
+    """Whether a folder claims to hold a whole model; what cannot be read is for whoever loads it to tell."""
+    if not (folder / STOCK_CONFIG).is_file():
+        return False
+    try:
+        said = json.loads((folder / STOCK_CONFIG).read_text())
+    except (OSError, ValueError, RecursionError):
+        return True
+    return not isinstance(said, dict) or said.get("model_type") != MODEL_TYPE
+
+
+def save_whole(folder: Path, parts: Sequence[Callable[[Path], Any]]) -> None:
+    """What all `parts` write is moved to `folder` once all of it is there; other weights of a model are taken away."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
+        place = Path(name)
+        for write in parts:
+            write(place)
+        made = {path.relative_to(place) for path in place.rglob("*") if path.is_file()}
+        for file in made:
+            (folder / file).parent.mkdir(exist_ok=True)
+            (place / file).replace(folder / file)
+    for old in folder.glob("model*.safetensors*"):
+        if made and old.relative_to(folder) not in made:
+            old.unlink()
+
+
 def save_adapter(folder: Path, config: ARRCOCConfig, layer: ARRCOCLayer) -> None:
     """Write config, weights and card. The weights come last, so a folder without them is visibly unfinished."""
-    places = whole_file(folder / WEIGHTS_FILE), whole_file(folder / CARD_FILE), whole_file(folder / CONFIG_FILE)
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in layer.state_dict().items()}
-    with places[0] as weights, places[1] as card, places[2] as settings:
+    names = (WEIGHTS_FILE, CARD_FILE, CONFIG_FILE, *(() if has_base(folder) else (STOCK_CONFIG,)))
+    with contextlib.ExitStack() as places:
+        weights, card, settings, *stub = [places.enter_context(whole_file(folder / name)) for name in names]
+        for place in stub:
+            place.write_text(json.dumps({"architectures": ["ARRCOCQwen"], "model_type": MODEL_TYPE}, indent=2) + "\n")
         settings.write_text(config.as_json())
         card.write_text(model_card(config, layer))
         save_file(tensors, str(weights), metadata={"format": "pt", "library": f"arr-coc {__version__}"})
@@ -120,6 +154,21 @@ def _read_weights(folder: Path, expected: Mapping[str, Shape]) -> dict[str, Tens
         hint = f"; {pickles[0]} is not opened, because a pickle can run code" if pickles else ""
         raise ValueError(f"{WEIGHTS_FILE}: not in the adapter's folder{hint}; save the adapter again")
     return read_tensors(path, expected)
+
+
+def is_as_saved(model: nn.Module, folder: Path) -> bool:
+    """Whether a stock model's weights are those of the files in a folder, in the dtype that it has now.
+
+    Reads up to the first that differs: about a second for each gigabyte where none does.
+    """
+    mine, found = model.state_dict(), set()
+    for path in sorted(folder.glob("model*.safetensors")):
+        with safe_open(str(path), framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                found.add(name)
+                if name not in mine or not torch.equal(mine[name].cpu(), file.get_tensor(name).to(mine[name].dtype)):
+                    return False
+    return bool(found) and set(mine) - found <= set(getattr(model, "all_tied_weights_keys", ()))
 
 
 def model_card(config: ARRCOCConfig, layer: ARRCOCLayer) -> str:

@@ -13,13 +13,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
-
 from arr_coc.config import ARRCOCConfig
 from arr_coc.files import fingerprint
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted
-from arr_coc.qwen.loading import EMBEDDED, find_adapter, resolve
+from arr_coc.qwen.loading import EMBEDDED, find_adapter, local_folder, resolve
 from arr_coc.selectors import SELECTORS, Selector
 
 logger = logging.getLogger(__name__)
@@ -44,17 +42,14 @@ def weights_key(source: str | Path, **hub: Any) -> str:
     Reads all of them: about a second for each gigabyte.
     """
     base = find_adapter(source)[0]
-    if not Path(base).is_dir():
-        place = {name: hub[name] for name in ("cache_dir", "revision") if name in hub}
-        held = try_to_load_from_cache(base, "config.json", **place)
-        if not isinstance(held, str):
-            raise ValueError(f"{base}: its weights are not in the cache of the hub; load it once")
-        base = str(Path(held).parent)
-    if not any(Path(base).glob(WEIGHTS)):
-        raise ValueError(f"{Path(base).name}: no {WEIGHTS} in its folder; nothing can be tuned for a model without")
+    folder = local_folder(base, **hub)
+    if folder is None:
+        raise ValueError(f"{base}: its weights are not in the cache of the hub; load it once")
+    if not any(folder.glob(WEIGHTS)):
+        raise ValueError(f"{folder.name}: no {WEIGHTS} in its folder; nothing can be tuned for a model without")
     adapted = Path(resolve(source)) / ADAPTED
     more = fingerprint(adapted, "*.safetensors") if has_adapted(adapted) else ""
-    return fingerprint(Path(base), WEIGHTS) + more
+    return fingerprint(folder, WEIGHTS) + more
 
 
 def place_to_write(source: str | Path, key: str) -> Path:

@@ -66,7 +66,7 @@ def make_learner(
         if config.checkpointing:
             enable_checkpointing(model)
         strategy = GRADIENT_STRATEGIES[config.strategy]()
-        owner.config = replace(owner.config, straight_through=strategy.gated, encoding=config.encoding)
+        owner.arr_coc_config = replace(owner.arr_coc_config, straight_through=strategy.gated, encoding=config.encoding)
         owner.selector = StrategySelector(ARRCOCSelector(owner.layer), strategy)
         learner = AnswerLearner(owner.train(), config)
     else:

@@ -260,7 +260,7 @@ class Run:
         if not self.team.is_main:
             return {}
         with told_if_not_saved("the adapter"):
-            settings = dataclasses.replace(owner.config, trained=True, straight_through=False)
+            settings = dataclasses.replace(owner.arr_coc_config, trained=True, straight_through=False)
             save_adapter(self.places.out, settings, owner.layer)
             self._save_adapted(owner)
         return self.evaluate()

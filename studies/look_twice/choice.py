@@ -191,7 +191,7 @@ def sinks(owner: ARRCOCQwen, pictures: Sequence[Picture], keep: float) -> list[d
     """Accuracy of sparse answers with so many sinks of so many times the most attention."""
     plain = build(owner, ["look_twice"])["look_twice"]
     assert isinstance(plain, LookTwiceSelector)
-    planted = PlantedSelector(owner.config).to(owner.device)
+    planted = PlantedSelector(owner.arr_coc_config).to(owner.device)
     engine = FastEngine(owner, {"look_twice": planted}, 96)
     parts = [make_batch(owner, part) for part in batches(pictures, CELLS_AT_ONCE, owner.geometry.cell)]
     rows: list[dict[str, Any]] = []
@@ -251,7 +251,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     owner = ARRCOCQwen.from_pretrained(options.model, selector="look_twice", fast=False, dtype="float32")
-    owner.config = replace(owner.config, encoding="sparse")
+    owner.arr_coc_config = replace(owner.arr_coc_config, encoding="sparse")
     fit_seed, seed = options.seeds
     fit = collect(owner, scene_pictures(options.fit, options.side, fit_seed))
     test = collect(owner, scene_pictures(options.questions, options.side, seed))

@@ -41,13 +41,13 @@ def measure(owner: ARRCOCQwen, pictures: Sequence[Picture], keeps: Sequence[floa
     known = [make_batch(owner, part) for part in batches(pictures, CELLS_AT_ONCE, cell)]
     plain = Method(PLAIN, "dense", 1.0)
     yield {"way": "all tokens", "keep": 1.0} | _figures([(one, engine.run(one, plain)) for one in known])
-    config = owner.config
+    config = owner.arr_coc_config
     for keep in keeps:
         for way, (encoding, periphery, context) in WAYS.items():
-            owner.config = replace(config, periphery=periphery, context=context)
+            owner.arr_coc_config = replace(config, periphery=periphery, context=context)
             made = [(one, engine.run(one, Method(SELECTOR, encoding, keep))) for one in known]
             yield {"way": way, "keep": keep} | _figures(made)
-    owner.config = config
+    owner.arr_coc_config = config
 
 
 def _figures(made: Sequence[tuple[Batch, Outcome]]) -> dict[str, Any]:

@@ -75,7 +75,10 @@ def ask_rows(
         whole = answers[keep].tokens_kept == answers[keep].tokens_total
         about_it = {"model": name, "side": side, "batch": 1, "tokens": answers[keep].tokens_total, "mode": "ask"}
         about_it |= {"kept": answers[keep].tokens_kept, "text_tokens": None, "decode_ms": None}
-        about_it |= {"encoding": "dense" if whole else owner.encoding, "sight": None if whole else owner.config.sight}
+        about_it |= {
+            "encoding": "dense" if whole else owner.encoding,
+            "sight": None if whole else owner.arr_coc_config.sight,
+        }
         times = summarize([parts_of(answer, wall) for answer, wall in taken[keep]])
         asked = statistics.median(wall for _, wall in taken[keep])
         rows.append({**about_it, **times, "ask_ms": asked, **peaks[keep]})

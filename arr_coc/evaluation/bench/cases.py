@@ -82,7 +82,8 @@ def load_subject(
     kind = pick_dtype(dtype, on)
     if not name.startswith(SHAPE):
         owner = ARRCOCQwen.from_pretrained(name, device=on, dtype=kind, selector="arr_coc", break_even=0)
-        twice = ARRCOCQwen(owner.model, owner.config, owner.layer, owner.processor, selector="look_twice", break_even=0)
+        parts = (owner.model, owner.arr_coc_config, owner.layer, owner.processor)
+        twice = ARRCOCQwen(*parts, selector="look_twice", break_even=0)
         return Subject(name, owner.model, {**dict.fromkeys(SIGHTS, owner), "look_twice": twice.eval()})
     shape = name.removeprefix(SHAPE)
     if shape not in SHAPES:

@@ -96,7 +96,7 @@ def measure(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> dict[str
         "encoding": case.encoding,
         # Without CUDA there is nothing to capture.
         "mode": case.mode if device.type == "cuda" or case.mode == "eager" else "own forward",
-        "sight": None if whole else (subject.owner(case).config.sight if selector == "arr_coc" else selector),
+        "sight": None if whole else (subject.owner(case).arr_coc_config.sight if selector == "arr_coc" else selector),
         **summarize(times),
         **peak,
         "decode_ms": decode,
@@ -122,7 +122,8 @@ def way_of(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The way that the case names."""
     owner = subject.owner(case)
     owner.memory = Memory(0)  # what is measured is a first question: nothing is remembered of an image
-    owner.config = replace(owner.config, encoding="dense" if case.encoding == "after-vit" else case.encoding)
+    encoding = "dense" if case.encoding == "after-vit" else case.encoding
+    owner.arr_coc_config = replace(owner.arr_coc_config, encoding=encoding)
     return (eager_way if case.mode == "eager" else fast_way)(owner, case, inputs)
 
 

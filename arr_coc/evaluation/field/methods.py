@@ -47,7 +47,7 @@ class Method:
 def build(owner: ARRCOCQwen, specs: Iterable[str]) -> dict[str, Selector]:
     """The selectors by the texts that ask for them, on the model's device; "plain" needs none."""
     named = (spec for spec in specs if settings_of(spec)[0] != PLAIN)
-    return {spec: read_selector(spec, owner.config, owner.layer).to(owner.device).eval() for spec in named}
+    return {spec: read_selector(spec, owner.arr_coc_config, owner.layer).to(owner.device).eval() for spec in named}
 
 
 def plan(selectors: dict[str, Selector], keeps: Sequence[Keep], encodings: Sequence[str], plain: bool) -> list[Method]:
