@@ -6,7 +6,7 @@ import traceback
 import warnings
 from typing import Any
 
-from arr_coc.cli.quick import hold_back
+from arr_coc.cli.quick import hold_back, leave
 from arr_coc.cli.terminal import DEBUG, is_debugging
 from arr_coc.comparing import is_out_of_memory
 
@@ -30,7 +30,7 @@ def main() -> None:
     except OSError as error:
         code = failed(error)
     _forget_unwritten()
-    sys.exit(code)
+    leave(code)
 
 
 def run(arguments: list[str]) -> int:

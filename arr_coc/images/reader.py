@@ -9,16 +9,17 @@ import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from arr_coc.images import box
 from arr_coc.images.decoding import decode, upright_rgb
 from arr_coc.images.headers import ORIENTATION, check_picture, check_size, one_line, orientation_of, read_header
+
+if TYPE_CHECKING:  # who only reads needs no torch
+    from torch import Tensor
 
 MOST_BYTES = 20 * 1024 * 1024
 MOST_IMAGES = 8
@@ -29,15 +30,16 @@ ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # of a page or a se
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
 
 
-def read_image(image: ImageLike, boxed: bool = False) -> Image.Image:
+def read_image(image: ImageLike, boxed: bool = False, name: str = "") -> Image.Image:
     """A path, a file's bytes, a Pillow image or a uint8 array `[h, w, 3]` -> RGB, upright, transparency on white.
 
-    `boxed` decodes in a process of its own even what looks harmless, as is right for what strangers send.
+    `boxed` decodes in a process of its own even what looks harmless, as is right for what strangers send. `name` is
+    what messages call it; if left out, a file by its name without the folder.
     """
     if isinstance(image, (str, os.PathLike)):
-        return _from_path(image, boxed)
+        return _from_path(image, boxed, name)
     if isinstance(image, bytes):
-        return _from_file(io.BytesIO(image), len(image), "the image", boxed)
+        return _from_file(io.BytesIO(image), len(image), name or "the image", boxed)
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
             raise ValueError(f"array of {image.dtype} {image.shape}: give uint8 of shape (height, width, 3)")
@@ -49,37 +51,43 @@ def read_image(image: ImageLike, boxed: bool = False) -> Image.Image:
         return upright_rgb(_of_8_bits(image) if image.mode == "F" else image, _orientation(image))
 
 
-def read_images(images: ImageLike | Sequence[ImageLike], boxed: bool = False) -> list[Image.Image]:
-    """One image or several, at most 8, of 100 megapixels together."""
+def read_images(
+    images: ImageLike | Sequence[ImageLike], boxed: bool = False, names: Sequence[str] = ()
+) -> list[Image.Image]:
+    """One image or several, at most 8, of 100 megapixels together; `names` are for messages, one for each."""
     several: Sequence[ImageLike] = images if isinstance(images, (list, tuple)) else [images]  # type: ignore[list-item]
     if not 1 <= len(several) <= MOST_IMAGES:
         raise ValueError(f"{len(several)} images: give 1 to {MOST_IMAGES}")
     read: list[Image.Image] = []
-    for image in several:
-        read.append(read_image(image, boxed))
+    for image, name in zip(several, names or [""] * len(several), strict=True):
+        read.append(read_image(image, boxed, name))
         if sum(one.width * one.height for one in read) > MOST_PIXELS_IN_ALL:
             most = MOST_PIXELS_IN_ALL // 10**6
             raise ValueError(f"image {len(read)} of {len(several)}: over {most} megapixels in all; resize them first")
     return read
 
 
-def byte_tensor(image: Image.Image) -> Tensor:
+def byte_tensor(image: Image.Image) -> "Tensor":
     """uint8 `[3, h, w]` of an RGB image."""
+    import torch
+
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def image_tensor(image: ImageLike | Tensor) -> Tensor:
+def image_tensor(image: "ImageLike | Tensor") -> "Tensor":
     """`[3, h, w]` in [0, 1] from a tensor already so (or uint8), or from anything `read_image` takes."""
-    if not isinstance(image, Tensor):
+    import torch
+
+    if not isinstance(image, torch.Tensor):
         return byte_tensor(read_image(image)).float() / 255
     if image.ndim != 3 or image.shape[0] != 3 or image.numel() == 0:
         raise ValueError(f"image tensor of shape {tuple(image.shape)}: give [3, height, width]")
     return image.float() / 255 if image.dtype == torch.uint8 else image.float().clamp(0, 1)
 
 
-def _from_path(source: str | os.PathLike[str], boxed: bool) -> Image.Image:
+def _from_path(source: str | os.PathLike[str], boxed: bool, name: str) -> Image.Image:
     path = Path(source)
-    name = _shown(path)
+    name = shown(name or path.name or str(path))
     if ADDRESS.match(str(source)):
         raise ValueError(f"{name}: an address is not fetched; download the image and give the file")
     try:
@@ -105,9 +113,9 @@ def _from_file(file: IO[bytes], size: int, name: str, boxed: bool) -> Image.Imag
         return box.BOX.decode(picture, name) if boxed or picture.is_risky else decode(picture, name)
 
 
-def _shown(path: Path) -> str:
+def shown(name: str) -> str:
     """A file's name as part of one line: nothing in it can break the line or steer a terminal."""
-    name = "".join(one if one.isprintable() else "?" for one in path.name or str(path))
+    name = "".join(one if one.isprintable() else "?" for one in name)
     return name if len(name) <= 100 else f"{name[:60]}...{name[-30:]}"
 
 
