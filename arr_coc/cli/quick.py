@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -112,7 +113,7 @@ class Holder:
         return spec
 
 
-class Checks:
+class Checks(Loader):
     """Runs the module, and answers that what takes several machines or a compiler is not here; with a GPU, it stays."""
 
     def __init__(self, loader: Any) -> None:
@@ -132,18 +133,16 @@ class Checks:
         module.direct_transformers_import = lambda *_, **__: sys.modules["transformers"]  # type: ignore[attr-defined]
 
 
-class Later:
+class Later(Loader):
     """Makes an empty package, which runs its own code when something is asked of it."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
 
-    @staticmethod
-    def create_module(spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         return PutOff(spec.name)
 
-    @staticmethod
-    def exec_module(module: ModuleType) -> None:
+    def exec_module(self, module: ModuleType) -> None:
         if module.__name__ == "transformers":
             module.__version__ = version("transformers")  # type: ignore[attr-defined]
 
@@ -176,4 +175,4 @@ def wake(package: ModuleType) -> None:
     assert spec is not None
     assert isinstance(spec.loader, Later)
     spec.loader = package.__loader__ = spec.loader.loader
-    spec.loader.exec_module(package)  # type: ignore[union-attr]
+    spec.loader.exec_module(package)
