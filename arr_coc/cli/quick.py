@@ -25,6 +25,8 @@ PUT_OFF = (
     *("sympy", "torch._dynamo", "torch.fx.experimental.symbolic_shapes"),  # what compilers reckon with
     *("transformers", "transformers.models"),  # each reads the files of all models
 )
+WHOLE = ("sympy.", "torch._dynamo.")  # parts that cannot do without their package
+ALONE = ("torch._dynamo._trace_wrapped_higher_order_op",)  # but this one can
 HOMES = {  # modules of transformers, and the names in them that arr_coc imports by way of it: it sleeps on
     "configuration_utils": ("PreTrainedConfig", "PretrainedConfig"),
     "generation.logits_process": (
@@ -105,6 +107,8 @@ class Holder:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name.startswith(WHOLE) and name not in ALONE:
+            return _woken_part(name)
         if name not in PUT_OFF and name != CHECKS:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -147,26 +151,56 @@ class Later(Loader):
             module.__version__ = version("transformers")  # type: ignore[attr-defined]
 
 
+class There(Loader):
+    """Gives a module that is there already."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self.module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
 class PutOff(ModuleType):
     """A package whose parts can be imported, and whose own names wake it."""
+
+    @property
+    def sleeps(self) -> bool:
+        return self.__spec__ is not None and isinstance(self.__spec__.loader, Later)
 
     def __getattr__(self, name: str) -> Any:
         package = self.__name__
         if name.startswith("__"):
             raise AttributeError(name)
-        if self.__spec__ is not None and isinstance(self.__spec__.loader, Later):
+        if self.sleeps:
             if name in STAND_INS.get(package, ()):
                 return STAND_INS[package][name]
             parts = [home for home, names in HOMES.items() if name in names] if package == "transformers" else []
             if parts:
                 return getattr(importlib.import_module(f"{package}.{parts[0]}"), name)
-            if hasattr(self, "__path__") and find_spec(f"{package}.{name}") is not None:
+            is_free = hasattr(self, "__path__") and f"{package}." not in WHOLE
+            if is_free and find_spec(f"{package}.{name}") is not None:
                 return importlib.import_module(f"{package}.{name}")
             wake(self)
         real = sys.modules[package]  # a package may put another in its place
         if real is self and name not in self.__dict__:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(real, name)
+
+
+def _woken_part(name: str) -> ModuleSpec | None:
+    """Of a package whose parts need it, woken for that: the part that it has imported by itself, if it has."""
+    package = sys.modules[next(one for one in PUT_OFF if name.startswith(f"{one}."))]
+    if not (isinstance(package, PutOff) and package.sleeps):
+        return None
+    wake(package)
+    part = sys.modules.get(name)
+    if part is None or part.__spec__ is None:
+        return None
+    return ModuleSpec(name, There(part), origin=part.__spec__.origin, is_package=hasattr(part, "__path__"))
 
 
 def wake(package: ModuleType) -> None:
