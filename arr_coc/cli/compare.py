@@ -75,7 +75,7 @@ def compare(
     asked = plan([typed.parse_keep(text) for text in keep or KEEPS], selector or ["auto"])
     paths = picture_paths(asked, out)
     typed.check_free(paths, source, force)
-    check_selectors(selector or (), encoding)
+    check_selectors(selector or ["auto"], encoding)
     check_machine(device, dtype)
     (image,) = typed.read_typed([source])
     loaded = load(model, encoding=encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)

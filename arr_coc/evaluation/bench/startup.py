@@ -52,7 +52,8 @@ def measure_startup(out: Path, repeats: int, say: Callable[[str], None]) -> dict
         }
         for name, (cpu, wall) in best.items()
     ]
-    about = {"cores": os.cpu_count(), "python": platform.python_version(), "repeats": repeats}
+    about: dict[str, Any] = {"cores": os.cpu_count(), "python": platform.python_version(), "repeats": repeats}
+    about["load"] = round(os.getloadavg()[1], 1)  # processes that wanted a core: above the cores, CPU seconds swell
     document = {"format": FORMAT, **about, "rows": rows}
     write_json(out, document)
     return document
