@@ -234,3 +234,24 @@ def check_generation(given: Mapping[str, Any]) -> None:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if value is not None and not (is_number and least <= value <= most):
             raise ValueError(f"{name}={value}: give {least} to {most:,}, or leave it out")
+
+
+def settings_of(spec: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings of a selector that is written as NAME or NAME:KEY=VALUE,...: numbers become numbers."""
+    name, _, rest = spec.partition(":")
+    settings: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key or not value:
+            raise ValueError(f"selector {spec!r}: write settings as NAME:KEY=VALUE,KEY=VALUE")
+        settings[key] = _value(value)
+    return name, settings
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

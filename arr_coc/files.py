@@ -4,9 +4,12 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+GENERATOR = "arr-coc"  # what files that were made here say of their maker
+COLUMNS = "index,y,x,kept,relevance"  # how a table of cells begins
 
 
 @contextlib.contextmanager
@@ -78,3 +81,27 @@ def fingerprint(folder: Path, pattern: str) -> str:
             while piece := file.read(1 << 20):
                 digest.update(piece)
     return digest.hexdigest()[:16]
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file was written here before: by the mark of its kind."""
+    if path.suffix == ".png":
+        from PIL import Image
+
+        try:
+            with Image.open(path, formats=("PNG",)) as picture:
+                return bool(picture.info.get("Software") == GENERATOR)
+        except (OSError, ValueError, SyntaxError):
+            return False
+    with path.open("rb") as file:
+        start = file.read(1024).decode("utf-8", "replace")
+    return start.startswith(COLUMNS) if path.suffix == ".csv" else f'content="{GENERATOR}"' in start
+
+
+def refuse_others(paths: Iterable[Path], force: bool) -> None:
+    """Refuse to write over files that were not written here."""
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"{path}: is a folder, and a file of that name is to be written; give another --out")
+        if path.exists() and not force and not is_ours(path):
+            raise ValueError(f"{path}: there is such a file that arr-coc did not make; give another --out, or --force")

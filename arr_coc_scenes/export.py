@@ -27,7 +27,10 @@ def _xywh(box: Box) -> list[int]:
 
 
 def question_rows(scene: Scene, file_name: str) -> Iterator[dict[str, Any]]:
-    """One flat record per question; boxes as [x, y, width, height]."""
+    """One flat record per question; evidence and distractors as [x, y, width, height].
+
+    `boxes` are the evidence once more, by its corners: what `arr-coc eval --data jsonl:` reads.
+    """
     for number, question in enumerate(scene.questions):
         yield {
             "id": f"{scene.split}-{scene.seed}-{number}",
@@ -36,6 +39,7 @@ def question_rows(scene: Scene, file_name: str) -> Iterator[dict[str, Any]]:
             "family": question.family,
             "question": question.text,
             "answer": question.answer,
+            "boxes": [list(b) for b in question.evidence],
             "evidence": [_xywh(b) for b in question.evidence],
             "distractors": [_xywh(b) for b in question.distractors],
         }

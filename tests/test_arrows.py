@@ -52,7 +52,7 @@ TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torc
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
-    {"vision", "answers", "storage", "shapes", "memory"},
+    {"vision", "answers", "storage", "shapes", "memory", "finding"},
     {"request", "break_even", "adapting", "streaming", "familiar"},
     {"language", "processor", "periphery"},
     {"first_look", "loading"},

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from arr_coc.cli.run import run
 from arr_coc.evaluation.bench import main as bench
 from arr_coc.evaluation.bench import report as bench_report
+from arr_coc.evaluation.bench import startup
 from arr_coc.evaluation.bench.cases import (
     Case,
     Subject,
@@ -341,7 +342,7 @@ def test_a_compiled_selector_is_held_against_all_tokens_over_graphs():
 # ---------------------------------------------------------------- commands
 
 
-def test_arr_coc_bench_prints_a_table_and_ends_with_json(tmp_path, capsys):
+def test_arr_coc_bench_prints_a_table_or_json(tmp_path, capsys):
     out = tmp_path / "speed.json"
     arguments = [
         "bench",
@@ -357,9 +358,9 @@ def test_arr_coc_bench_prints_a_table_and_ends_with_json(tmp_path, capsys):
         str(out),
         "--fit",
     ]
-    assert run([*arguments, "--mode", "graphs", "--encoding", "dense", "--encoding", "sparse"]) == 0
+    assert run([*arguments, "--mode", "graphs", "--encoding", "dense", "--encoding", "sparse", "--json"]) == 0
     printed, said = capsys.readouterr()
-    document = json.loads(printed.splitlines()[-1])
+    document = json.loads(printed)
     assert [one["encoding"] for one in document["rows"]] == ["dense", "sparse"]
     assert all(set(one) >= ASKED_FOR for one in document["rows"])
     assert json.loads(out.read_text())["rows"] == document["rows"]
@@ -377,14 +378,29 @@ def test_bench_writes_to_out_if_not_told_where(tmp_path, monkeypatch, capsys, qu
     printed, said = capsys.readouterr()
     assert (said == "") == quiet
     assert [str(path) for path in Path().rglob("*.json")] == ["out/speed-cpu.json"]
-    assert json.loads(Path("out/speed-cpu.json").read_text()) == json.loads(printed)
+    assert printed.rstrip("\n") == bench_report.table(json.loads(Path("out/speed-cpu.json").read_text())["rows"])
 
 
 def test_mistakes_are_one_line(capsys):
     assert run(["bench", "--side", "100", "--device", "cpu"]) == 3
     assert "multiple of 32" in capsys.readouterr().err
     assert run(["bench", "--shape", "qwen9", "--side", "64", "--device", "cpu"]) == 3
-    assert "known shapes" in capsys.readouterr().err
+    assert "expected one of qwen3-vl-2b" in capsys.readouterr().err
+
+
+def test_starting_is_measured_in_cpu_seconds(tmp_path, monkeypatch, capsys):
+    """Two commands that need no torch stand for all of them; one that ends otherwise than it should is told."""
+    quick = {startup.TORCH: (("-c", "pass"), 0, None), "a mistake": ((*startup.OURS, "ask", "--kep"), 2, 0.7)}
+    monkeypatch.setattr(startup, "COMMANDS", quick)
+    out = tmp_path / "startup.json"
+    assert run(["bench", "--startup", "--repeats", "1", "--out", str(out), "--quiet"]) == 0
+    first, second = json.loads(out.read_text())["rows"]
+    assert (first["times_torch"], first["most_cpu_s"]) == (1.0, None)
+    assert second["cpu_s"] > first["cpu_s"] > 0
+    assert "a mistake" in capsys.readouterr().out
+    monkeypatch.setattr(startup, "COMMANDS", {startup.TORCH: (("-c", "raise SystemExit('no torch')"), 0, None)})
+    assert run(["bench", "--startup", "--repeats", "1", "--out", str(out)]) == 3
+    assert "ended with 1: no torch" in capsys.readouterr().err
 
 
 def test_the_bare_entry_needs_no_terminal_library():

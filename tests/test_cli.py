@@ -271,19 +271,24 @@ def test_long_runs_are_told_to_nobody_when_quiet(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     asked = []
 
-    def evaluate(options, say):
+    def evaluate(options, say, show):
         say("a line")
+        (show or say)("a row")
         asked.append((str(options.out), options.bar))
         return {}
 
     monkeypatch.setattr("arr_coc.evaluation.field.main.evaluate_field", evaluate)
     for options in (["--quiet"], [], ["--out", "mine.json"]):
         assert run(["eval", *options]) == 0
-        assert capsys.readouterr() == ("{}\n", "" if asked[-1][1] is False else "a line\n")
+        where = f"a line\nthe report is in {asked[-1][0]}\n"
+        assert capsys.readouterr() == ("a row\n", "" if asked[-1][1] is False else where)
+    assert run(["eval", "--json"]) == 0
+    assert capsys.readouterr() == ("{}\n", "a line\na row\n")
     assert asked == [
         ("out/field.json", False),
         ("out/field.json", True),
         ("mine.json", True),
+        ("out/field.json", True),
     ]
 
 
@@ -343,13 +348,26 @@ def test_bars_are_for_terminals(monkeypatch, at_terminal, tmp_path):
     asked = []
     monkeypatch.setattr("arr_coc.cli.loading.quieten_libraries", lambda bars: asked.append(bars))
     monkeypatch.setattr("arr_coc.cli.loading.is_terminal", lambda stream: at_terminal)
+    (tmp_path / "config.json").write_text("{}")
     for model, quiet in (("mini", False), (str(tmp_path), False), (str(tmp_path), True)):
         with contextlib.suppress(ValueError):
             load(model, quiet=quiet)
     assert asked == [False, at_terminal, False]
 
 
-@pytest.mark.parametrize(("text", "value"), [("0.25", 0.25), ("1.0", 1.0), ("64", 64), ("auto", "auto"), ("2e-1", 0.2)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.25", 0.25),
+        ("1.0", 1.0),
+        ("64", 64),
+        ("auto", "auto"),
+        ("2e-1", 0.2),
+        ("25%", 0.25),
+        ("100%", 1.0),
+        ("6.25%", 0.0625),
+    ],
+)
 def test_the_dial_as_typed(text, value):
     assert parse_keep(text) == value
 

@@ -206,7 +206,6 @@ def test_other_failures_are_not_taken_for_memory(loaded, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["show"], 2, "Missing argument"),
         (["show", "photo.png"], 3, "without a question"),
         (["show", "a.png", "b.png", "what?"], 3, "2 images"),
         (["show", "no-such.png", "what?"], 3, "no such image"),

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -374,10 +375,12 @@ def test_eval_as_a_command(tmp_path, capsys):
     few = ["eval", "--questions", "2", "--side", str(SMALL), "--keep", "4", "--selector", "even_grid", "--out", out]
     assert run([*few, "--encoding", "sparse", "--device", "cpu"]) == 0
     printed, said = capsys.readouterr()
-    assert json.loads(printed)["rows"][0]["selector"] == "even_grid"
+    assert printed.split()[0] == json.loads(Path(out).read_text())["rows"][0]["selector"] == "even_grid"
+    assert run([*few, "--encoding", "sparse", "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(Path(out).read_text())
     assert "%|" not in said.replace("Loading weights", "").split("even_grid")[-1], "no bar in a pipe"
     assert run(["eval", "--data", "docvqa:none.json:none", "--out", out, "--device", "cpu"]) == 3
-    assert "no such readable file" in capsys.readouterr().err
+    assert "none.json: no such file" in capsys.readouterr().err
     assert run(["eval", "--equal-tokens", "--keep", "0.25", "--out", out]) == 3
     assert "python -m studies.equal_tokens" in capsys.readouterr().err
 

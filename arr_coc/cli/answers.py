@@ -19,8 +19,11 @@ def harmless(text: str) -> str:
     return text.translate(UNSEEN)
 
 
-def summary(answer: "Answer") -> str:
-    """One line about tokens and time; the first token comes after all but the decoding of the later ones."""
+def summary(answer: "Answer", seconds: float | None = None) -> str:
+    """One line about tokens and time; the first token comes after all but the decoding of the later ones.
+
+    `seconds` are what was waited in all, loading included; if left out, the answer alone is counted.
+    """
     from arr_coc.qwen.answers import total_ms
 
     share = 100 * answer.tokens_kept / max(1, answer.tokens_total)
@@ -31,7 +34,7 @@ def summary(answer: "Answer") -> str:
     return (
         f"visual tokens {answer.tokens_total} -> {answer.tokens_kept} ({share:.0f} % kept) · "
         f"select {total - vision - generate:.0f} ms · vision {vision:.0f} ms · first token after {first:.0f} ms · "
-        f"{total:.0f} ms in all"
+        f"{f'{total:.0f} ms' if seconds is None else f'{seconds:.1f} s'} in all"
     )
 
 

@@ -96,7 +96,7 @@ VERBS: dict[str, Callable[..., None]] = {
     **{"ask": ask, "chat": chat, "bench": bench, "compare": compare, "demo": demo, "env": env, "eval": evaluate},
     **{"report": report, "serve": serve, "show": show, "textures": textures, "tune": tune},
 }
-app, scenes, train = Verbs(), Verbs(), Verbs()
+app, scenes, train = Verbs(add_completion=True), Verbs(), Verbs()
 for name, verb in VERBS.items():
     app.command(name)(verb)
 app.add_typer(scenes, name="scenes")

@@ -1,6 +1,7 @@
 """arr-coc ask: one question about one or several images. The answer alone goes to stdout."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,8 +9,9 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import harmless, looks_line, summary, write_overlay
+from arr_coc.cli.checks import check_machine, check_selector
 from arr_coc.cli.loading import load
-from arr_coc.cli.terminal import notes, set_verbosity
+from arr_coc.cli.terminal import notes, open_file, set_verbosity, waited
 
 if TYPE_CHECKING:
     from arr_coc.qwen import Answer
@@ -17,8 +19,12 @@ if TYPE_CHECKING:
 
 def ask(
     words: Annotated[
-        list[str], typer.Argument(metavar="[IMAGE]... QUESTION", help="JPEG, PNG or WebP files, then the question.")
-    ],
+        typed.Texts,
+        typer.Argument(
+            metavar="[IMAGE]... [QUESTION]",
+            help=f"{typed.KINDS} files, or - for stdin, then the question. Without both: the sample.",
+        ),
+    ] = None,
     model: typed.Model = "mini",
     keep: typed.KeepDial = None,
     selector: typed.SelectorName = "auto",
@@ -28,10 +34,17 @@ def ask(
         bool,
         typer.Option("--look-again", help="Ask again with twice the tokens, up to all, until it is sure."),
     ] = False,
+    system: typed.System = "",
+    temperature: typed.Temperature = None,
     overlay: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a picture of what was kept, or of where it looked.")
     ] = None,
+    open_overlay: Annotated[
+        bool, typer.Option("--open", help="Open that picture; without --overlay, one among the temporary files.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the answer.")] = False,
+    device: typed.Device = None,
+    dtype: typed.Dtype = "auto",
     seed: typed.Seed = 0,
     quiet: typed.Quiet = False,
     offline: typed.Offline = False,
@@ -40,29 +53,40 @@ def ask(
 
     arr-coc ask "Which word is blue?"
 
-    arr-coc ask photo.jpg "What colour is the door?" --keep 0.25 --overlay why.png
+    arr-coc ask photo.jpg "What colour is the door?" --keep 25% --overlay why.png --open
 
     arr-coc ask photo.jpg "What colour is the door?" --model Qwen/Qwen3-VL-2B-Instruct --json
-    """
-    from arr_coc.images.reader import read_images
 
+    Several images before the question are shown to the model together.
+    """
     set_verbosity(quiet)
     images, question = typed.split_words(words)
+    typed.check_question(question)
     typed.check_picture(overlay, images)
     dial = None if keep is None else typed.parse_keep(keep)
-    pictures = read_images(images)  # before the model: a mistake is told at once
-    loaded = load(model, selector, encoding, seed=seed, quiet=quiet)
+    check_selector(selector, encoding)
+    check_machine(device, dtype)
+    pictures = typed.read_typed(images)  # before the model: a mistake is told at once
+    loaded = load(model, selector, encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
     dial = loaded.keep if dial is None else dial
-    answer = loaded.ask(pictures, question, keep=dial, max_new_tokens=max_new_tokens, look_again=look_again)
+    how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "system": system, **typed.sampling(temperature)}
+    answer = loaded.ask(pictures, question, keep=dial, look_again=look_again, **how)
     notes(answer.notices, quiet)
     if as_json:
         document = as_document(answer, model, dial, [*loaded.notices, *answer.notices])
         typer.echo(json.dumps(document, ensure_ascii=False))
     else:
         typer.echo(harmless(answer.text))
-    notes((*looks_line(answer), summary(answer)), quiet)
+    asked = [] if words else [f"the bundled sample was asked: {question}"]
+    if len(images) > 1:
+        asked = [f"{len(images)} images were shown together; arr-coc batch asks about each by itself"]
+    notes((*asked, *looks_line(answer), summary(answer, waited())), quiet)
+    if open_overlay and overlay is None:
+        overlay = Path(tempfile.mkdtemp(prefix="arr-coc-")) / "overlay.png"
     if overlay is not None:  # last: should it fail, the answer is not lost
         write_overlay(overlay, loaded, pictures, question, answer)
+        if open_overlay:
+            open_file(overlay)
 
 
 def as_document(answer: "Answer", model: str, keep: float | int | str, notices: list[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import harmless, summary, write_overlay
+from arr_coc.cli.checks import check_machine, check_selector
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import EXIT_BAD_INPUT, failed
 from arr_coc.cli.terminal import PROMPT, is_terminal, note, notes, read_line, set_verbosity, stop_at_interrupt
@@ -37,7 +38,7 @@ COMMANDS = {
 def chat(
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[IMAGE]...", help="JPEG, PNG or WebP files; the bundled sample if left out."),
+        typer.Argument(metavar="[IMAGE]...", help=f"{typed.KINDS} files; the bundled sample if left out."),
     ] = None,
     model: typed.Model = "mini",
     keep: typed.KeepDial = None,
@@ -52,6 +53,10 @@ def chat(
             "questions only.",
         ),
     ] = None,
+    system: typed.System = "",
+    temperature: typed.Temperature = None,
+    device: typed.Device = None,
+    dtype: typed.Dtype = "auto",
     seed: typed.Seed = 0,
     quiet: typed.Quiet = False,
     offline: typed.Offline = False,
@@ -64,18 +69,22 @@ def chat(
 
     printf 'What colour is the hand?\\nWhich word is blue?\\n' | arr-coc chat --quiet
     """
-    from arr_coc.images.reader import read_images
-    from arr_coc.qwen.familiar import is_mini
-
     set_verbosity(quiet)
     dial = None if keep is None else typed.parse_keep(keep)
     sources = images or [typed.sample_image()]
-    pictures = read_images(sources)
-    loaded = load(model, selector, encoding, seed=seed, quiet=quiet)
+    if typed.STDIN in sources:
+        raise ValueError("-: stdin is where chat reads its questions; give the image as a file")
+    check_selector(selector, encoding)
+    check_machine(device, dtype)
+    pictures = typed.read_typed(sources)
+    loaded = load(model, selector, encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
+    from arr_coc.qwen.familiar import is_mini
+
     if history is None:
         history = not is_mini(loaded.processor.tokenizer)
     session = ChatSession(loaded, sources, pictures, loaded.keep if dial is None else dial, history)
     session.max_new_tokens, session.quiet = max_new_tokens, quiet
+    session.options = {"system": system, **typed.sampling(temperature)}
     if not quiet and is_terminal(sys.stdin):
         names = ", ".join(source.name for source in sources)
         note(f"{model} looks at {names}; /help lists the commands, Ctrl-D leaves")
@@ -97,6 +106,8 @@ class ChatSession:
     """Whether the model is shown the turns before."""
     max_new_tokens: int = 128
     quiet: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    """What else `ask` is told: the system message, how to sample."""
     turns: list[tuple[str, str]] = field(default_factory=list)
     last: tuple[str, "Answer", list[tuple[str, str]]] | None = None
     """The last question, its answer, and the turns that the model was shown with it."""
@@ -127,6 +138,7 @@ class ChatSession:
 
             def work(streamer: Any, left: Any) -> None:
                 options: dict[str, Any] = {"keep": self.keep, "history": shown, "max_new_tokens": self.max_new_tokens}
+                options |= self.options
                 criteria = [left, Stopped(stopped)]
                 answers.append(
                     self.loaded.ask(
@@ -149,15 +161,15 @@ class ChatSession:
         note(f"keep {self.keep}")
 
     def do_image(self, rest: str) -> None:
-        from arr_coc.images.reader import read_images
-
         try:
             sources = [Path(word) for word in shlex.split(rest)]
         except ValueError:
             raise ValueError(f"{rest}: a quotation mark is left open; close it") from None
         if not sources:
             raise ValueError("/image without a file: write /image FILE")
-        self.pictures, self.sources = read_images(sources), sources
+        if typed.STDIN in sources:
+            raise ValueError("-: stdin is where chat reads its questions; give the image as a file")
+        self.pictures, self.sources = typed.read_typed(sources), sources
         self.do_reset("")
 
     def do_overlay(self, rest: str) -> None:

@@ -15,6 +15,7 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import harmless
+from arr_coc.cli.checks import check_machine, check_selectors
 from arr_coc.cli.loading import chosen_selector, load
 from arr_coc.cli.run import EXIT_NO_MEMORY
 from arr_coc.cli.terminal import is_terminal, notes, set_verbosity
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
 FORMAT = "arr-coc compare 1"
 KEEPS = ("0.06", "0.25", "1.0")
+NARROW = 72  # columns; below, the table does not fit
 COLUMNS = 3  # rows of the table beside each other on the sheet of pictures
 
 
 def compare(
-    words: typed.OneImage,
+    words: typed.OneImage = None,
     keep: Annotated[
         typed.Texts,
         typer.Option(
@@ -51,6 +53,8 @@ def compare(
     ] = None,
     force: typed.Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
+    device: typed.Device = None,
+    dtype: typed.Dtype = "auto",
     seed: typed.Seed = 0,
     quiet: typed.Quiet = False,
     offline: typed.Offline = False,
@@ -65,15 +69,16 @@ def compare(
 
     Times are in ms, of a second run after a warm-up; the total is the whole answer, its later tokens included.
     """
-    from arr_coc.images.reader import read_image
-
     set_verbosity(quiet)
     source, question = typed.one_image(words)
+    typed.check_question(question)
     asked = plan([typed.parse_keep(text) for text in keep or KEEPS], selector or ["auto"])
     paths = picture_paths(asked, out)
     typed.check_free(paths, source, force)
-    image = read_image(source)
-    loaded = load(model, encoding=encoding, seed=seed, quiet=quiet)
+    check_selectors(selector or ["auto"], encoding)
+    check_machine(device, dtype)
+    (image,) = typed.read_typed([source])
+    loaded = load(model, encoding=encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
     asking = {"image": image, "question": question, "max_new_tokens": max_new_tokens, "warm_up": max_new_tokens}
     rows = answer_all(loaded, asked, seed, quiet, **asking)
     notices = list(dict.fromkeys(line for row in rows if row.answer for line in row.answer.notices))
@@ -148,13 +153,34 @@ def measures(row: Variant) -> dict[str, Any]:
 
 
 def print_table(rows: Sequence[Variant], question: str) -> None:
-    """On a terminal as wide as that is; in a pipe wide enough that nothing is cut."""
+    """On a terminal as wide as that is, below each other where that is narrow; in a pipe nothing is cut."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)
-    console.print(table(rows, question))
+    if console.width < NARROW:
+        console.print("\n".join(listed(rows, question)), markup=False, highlight=False)
+    else:
+        console.print(table(rows, question))
+
+
+def listed(rows: Sequence[Variant], question: str) -> list[str]:
+    """The table for a terminal of 40 columns: a few lines for each row."""
+    from arr_coc.viewing.latency import milliseconds
+
+    lines = [question]
+    for row in rows:
+        values = measures(row)
+        lines.append(_label(row))
+        if row.answer is None:
+            lines.append(f"  ({row.error})")
+            continue
+        share = f"{100 * values['share_kept']:.0f} %"
+        times = f"{milliseconds(values['total_ms'])} ms"
+        lines.append(f"  {row.answer.tokens_kept} of {row.answer.tokens_total} tokens ({share}), {times}")
+        lines.append(f"  {harmless(row.answer.text)}")
+    return lines
 
 
 def table(rows: Sequence[Variant], question: str) -> "Table":

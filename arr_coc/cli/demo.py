@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from arr_coc.cli import typed
+from arr_coc.cli.checks import check_model
 from arr_coc.cli.terminal import quieten_libraries, teller
 
 
@@ -33,6 +34,8 @@ def demo(
     """
     if find_spec("gradio") is None:
         raise ValueError("the demo needs Gradio: pip install 'arr-coc[demo]'")
+    for one in model or ():
+        check_model(one)
     from arr_coc.demo.models import Models
     from arr_coc.demo.serving import PASSWORD, serve
     from arr_coc.gateway import check_port, check_secret

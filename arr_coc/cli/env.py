@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from arr_coc.cli import typed
+from arr_coc.qwen.finding import is_offline
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "pillow", "numpy")
 EXTRAS = {"train": ("peft", "datasets"), "demo": ("gradio",), "serve": ("fastapi", "uvicorn", "python-multipart")}
@@ -47,7 +48,7 @@ def environment() -> dict[str, Any]:
         **{f"extra {name}": {package: installed(package) for package in several} for name, several in EXTRAS.items()},
         **hardware(),
         "models MB": models_megabytes(Path(str(files("arr_coc") / "models"))),
-        "offline": typed.is_offline(),
+        "offline": is_offline(),
     }
 
 

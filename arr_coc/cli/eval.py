@@ -1,6 +1,6 @@
 """arr-coc eval, bench and report: answers of many methods, time and memory, and a page about all of it.
 
-Results go to stdout as JSON, tables to stderr.
+Tables go to stdout, documents to files; with --json the document goes to stdout, and tables to stderr.
 """
 
 import json
@@ -11,9 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from arr_coc.cli import typed
+from arr_coc.cli.checks import PLAIN, check_choice, check_machine, check_model, check_selectors, check_sources
 from arr_coc.cli.terminal import begin_long_run, teller
+from arr_coc.config import ENCODINGS, settings_of
 
 FIELD_OUT = Path("out/field.json")
+STARTUP_OUT = Path("out/startup.json")
+METRICS = ("exact", "short", "anls", "relaxed", "vqa")
+SHAPES = ("qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b")
+AsJson = Annotated[bool, typer.Option("--json", help="Print the document instead of the table.")]
 RESULTS, PAGES = Path("results"), Path("docs/report")
 
 
@@ -52,6 +58,7 @@ def evaluate(
         str, typer.Option(help="float32 (the fast engine), or auto, bfloat16, float16 for large models.")
     ] = "float32",
     out: Annotated[Path | None, typer.Option(help=f"Report; samples lie beside it. {FIELD_OUT} if left out.")] = None,
+    as_json: AsJson = False,
     quiet: typed.Quiet = False,
     offline: typed.Offline = False,
 ) -> None:
@@ -61,17 +68,30 @@ def evaluate(
 
     arr-coc eval --selector arr_coc --selector divprune --keep 0.25 --questions 100 --out out/eval.json
     """
-    from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
-
     if equal_tokens:
         raise ValueError("the equal-token test is run in a checkout of the project: python -m studies.equal_tokens")
-    begin_long_run(quiet)
     keeps = [typed.parse_keep(one) for one in keep or ()]
+    check_selectors(one for one in selector or () if settings_of(one)[0] not in (PLAIN, "oracle"))
+    for one in encoding or ():
+        check_choice("encoding", one, ENCODINGS)
+    check_choice("engine", engine, ("auto", "plain"))
+    if metric is not None:
+        check_choice("metric", metric, METRICS)
+    check_machine(device, dtype)
+    check_sources(data or ())
+    check_model(model, quiet)
+    from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
+
+    begin_long_run(quiet)
     lists = {"datasets": data, "selectors": selector, "keeps": keeps, "encodings": encoding, "sides": side}
     given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
     single: dict[str, Any] = {"model": model, "questions": questions, "seed": seed, "metric": metric, "dtype": dtype}
     options = FieldOptions(engine=engine, device=device, bar=not quiet, out=out or FIELD_OUT, **single, **given)
-    typer.echo(json.dumps(evaluate_field(options, teller(quiet))))
+    done = evaluate_field(options, teller(quiet), None if as_json else typer.echo)
+    if as_json:
+        typer.echo(json.dumps(done))
+    else:
+        teller(quiet)(f"the report is in {options.out}")
 
 
 def bench(
@@ -103,6 +123,11 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="Results; out/speed-gpu.json or out/speed-cpu.json if left out.")
     ] = None,
+    as_json: AsJson = False,
+    startup: Annotated[
+        bool,
+        typer.Option("--startup", help="Measure how long commands take to start, against importing torch alone."),
+    ] = False,
     append: Annotated[bool, typer.Option("--append", help="Keep the rows that are in that file.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write pictures there.")] = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a trace of the last case there.")] = None,
@@ -114,20 +139,35 @@ def bench(
 
     arr-coc bench --side 512 --kept 64 --out out/bench.json
 
+    arr-coc bench --startup
+
     arr-coc bench --shape qwen3-vl-2b --side 1024 --side 2048 --kept 200 --plot pictures --fit --out out/2b.json
     """
+    if promised:
+        raise ValueError("the project's own rows are measured in a checkout: python -m studies.speed.bench --promised")
+    if startup:
+        from arr_coc.evaluation.bench.startup import measure_startup, startup_table
+
+        done = measure_startup(out or STARTUP_OUT, repeats, teller(quiet))
+        typer.echo(json.dumps(done) if as_json else startup_table(done))
+        return
+    check_machine(device, dtype)
+    if shape is None:
+        check_model(model, quiet)
+    else:
+        check_choice("shape", shape, SHAPES)
     from arr_coc.evaluation.bench.cases import ENCODINGS, MODES, SHAPE
     from arr_coc.evaluation.bench.main import bench as run
 
-    if promised:
-        raise ValueError("the project's own rows are measured in a checkout: python -m studies.speed.bench --promised")
     begin_long_run(quiet)
     what = {"sides": side or [1024], "batches": batch or [1], "kept": kept or [200], "sights": sight or ["stem"]}
     how = {"text": text, "decode": decode, "repeats": repeats, "device": device, "dtype": dtype}
     where = {"out": out, "append": append, "plot": plot, "profile": profile, "fit": fit}
     subject = {"model": model if shape is None else SHAPE + shape, "encodings": encoding or ENCODINGS[:3]}
     options = SimpleNamespace(**subject, modes=mode or MODES[:2], **what, **how, **where)
-    typer.echo(json.dumps(run(options, teller(quiet))))
+    done = run(options, teller(quiet), show=None if as_json else typer.echo)
+    if as_json:
+        typer.echo(json.dumps(done))
 
 
 def report(

@@ -6,6 +6,7 @@ import traceback
 import warnings
 from typing import Any
 
+from arr_coc.cli.quick import hold_back, leave
 from arr_coc.cli.terminal import DEBUG, is_debugging
 from arr_coc.comparing import is_out_of_memory
 
@@ -20,6 +21,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # an answer that the terminal cannot spell is no failure
     warnings.filterwarnings("ignore", module=r"PIL\.")  # damaged EXIF and the like: the picture is good or refused
+    hold_back(*sys.argv[1:2] or [""])
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -28,7 +30,7 @@ def main() -> None:
     except OSError as error:
         code = failed(error)
     _forget_unwritten()
-    sys.exit(code)
+    leave(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from arr_coc.cli import typed
+from arr_coc.cli.checks import check_model, check_selector
 from arr_coc.cli.terminal import set_verbosity, teller
 
 KEY = "ARR_COC_API_KEY"  # the variable that holds it: a command line can be read by others
@@ -48,6 +49,9 @@ def serve(
     ARR_COC_API_KEY="a long key" arr-coc serve --host 0.0.0.0 --allow-media-domains images.example.org
     """
     check_engine(engine)
+    dial = None if keep is None else typed.parse_keep(keep)
+    check_selector(selector, encoding)
+    check_model(model, quiet)
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise ValueError("the server needs FastAPI and uvicorn: pip install 'arr-coc[serve]'")
     from arr_coc.cli.loading import load
@@ -61,7 +65,6 @@ def serve(
 
     check_port(host, port)
     check_secret(host, api_key, "key", KEY)
-    dial = None if keep is None else typed.parse_keep(keep)
     set_verbosity(quiet)
     loaded = load(model, selector, encoding, quiet=quiet)
     loaded.keep = loaded.keep if dial is None else dial

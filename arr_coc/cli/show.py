@@ -11,8 +11,9 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import summary
+from arr_coc.cli.checks import check_machine, check_selector
 from arr_coc.cli.loading import chosen_selector, load
-from arr_coc.cli.terminal import notes, set_verbosity
+from arr_coc.cli.terminal import notes, open_file, set_verbosity, waited
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,7 +27,7 @@ NAMES = (
 
 
 def show(
-    words: typed.OneImage,
+    words: typed.OneImage = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the files.")] = Path("out"),
     model: typed.Model = "mini",
     keep: typed.KeepDial = None,
@@ -36,7 +37,10 @@ def show(
         typed.Texts, typer.Option(metavar="NAME", help=f"Only this; may be repeated: {', '.join(NAMES)}.")
     ] = None,
     force: typed.Force = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the slider, or the first file written.")] = False,
     max_new_tokens: typed.MaxNewTokens = 128,
+    device: typed.Device = None,
+    dtype: typed.Dtype = "auto",
     seed: typed.Seed = 0,
     quiet: typed.Quiet = False,
     offline: typed.Offline = False,
@@ -49,15 +53,16 @@ def show(
 
     The names of the files go to stdout. Files that arr-coc made are written over, others are not.
     """
-    from arr_coc.images.reader import read_image
-
     set_verbosity(quiet)
     image, question = typed.one_image(words)
+    typed.check_question(question)
     dial, wanted = None if keep is None else typed.parse_keep(keep), check_names(only)
     paths = {name: out / file_name(name) for name in wanted}
     typed.check_free(paths.values(), image, force)
-    picture = read_image(image)
-    loaded = load(model, encoding=encoding, seed=seed, quiet=quiet)
+    check_selector(selector, encoding)
+    check_machine(device, dtype)
+    (picture,) = typed.read_typed([image])
+    loaded = load(model, encoding=encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
     loaded.selector = chosen_selector(loaded, selector, seed)
     loaded.break_even = 0  # a choice is what is asked for, whether it pays on this device or not
     answer = loaded.ask(picture, question, keep=dial, max_new_tokens=max_new_tokens)
@@ -75,7 +80,9 @@ def show(
             "--selector arr_coc"
         )
     lines = [f"without {', '.join(missing)}: {selection.reason}"] if missing else []
-    notes((*lines, *answer.notices, f"answer: {answer.text}", summary(answer)), quiet)
+    notes((*lines, *answer.notices, f"answer: {answer.text}", summary(answer, waited())), quiet)
+    if open_page and written:
+        open_file(written.get("slider") or next(iter(written.values())))
 
 
 def check_names(only: list[str] | None) -> list[str]:
@@ -119,7 +126,8 @@ def writers(image: "Image.Image", selection: "ImageSelection") -> dict[str, Call
 
 def textures(
     image: Annotated[
-        Path | None, typer.Argument(metavar="[IMAGE]", help="JPEG, PNG or WebP; the bundled sample if left out.")
+        Path | None,
+        typer.Argument(metavar="[IMAGE]", help=f"{typed.KINDS}, or - for stdin; the bundled sample if left out."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the pictures.")] = Path("out"),
     force: typed.Force = False,
@@ -131,14 +139,15 @@ def textures(
 
     The names of the files go to stdout. Files that arr-coc made are written over, others are not.
     """
+    set_verbosity(quiet)
+    source = image or typed.sample_image()
+    paths = [out / "textures.png", out / "question_blind.png"]
+    typed.check_free(paths, source, force)
+    (picture,) = typed.read_typed([source])
     from arr_coc.viewing import question_blind_maps, texture_sheet
     from arr_coc.viewing.saving import save_picture
 
-    set_verbosity(quiet)
-    source = image or typed.sample_image()
-    paths = {out / "textures.png": texture_sheet, out / "question_blind.png": question_blind_maps}
-    typed.check_free(paths, source, force)
-    drawn = {path: draw(source) for path, draw in paths.items()}
-    for path, picture in drawn.items():
-        save_picture(picture, path)
+    drawn = [draw(picture) for draw in (texture_sheet, question_blind_maps)]
+    for path, made in zip(paths, drawn, strict=True):
+        save_picture(made, path)
         typer.echo(path)

@@ -6,11 +6,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
 
+IMPORTED = time.monotonic()
 DEBUG = "ARR_COC_DEBUG"  # set to 1 for tracebacks
 PROMPT = "? "
 
@@ -85,6 +88,21 @@ def quieten_libraries(bars: bool) -> None:
     else:
         disable_progress_bars()
         transformers_logging.disable_progress_bar()
+
+
+def waited() -> float:
+    """Seconds since this process was started: what a person has waited, imports and loading included."""
+    try:
+        began = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return float(Path("/proc/uptime").read_text().split()[0]) - began
+    except (OSError, ValueError, IndexError, AttributeError):  # a system that does not say
+        return time.monotonic() - IMPORTED
+
+
+def open_file(path: Path) -> None:
+    """Show a file in whatever the system shows such files with."""
+    if typer.launch(str(path)) != 0:
+        note(f"{path}: no program here opens it; it is there to be looked at")
 
 
 def read_line() -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from arr_coc.cli import typed
+from arr_coc.cli.checks import check_sources
 from arr_coc.cli.terminal import begin_long_run, teller
 
 RUN = Path("runs/selector")
@@ -62,6 +63,7 @@ def selector(
 
     accelerate launch --multi_gpu --num_processes 2 -m arr_coc train selector --stage 1 --out runs/one   (CPUs too)
     """
+    check_sources([data] if data else ())
     from arr_coc.training.config import read_selector_config
     from arr_coc.training.main import Places, train_selector
 

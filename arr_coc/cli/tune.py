@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from arr_coc.cli import typed
+from arr_coc.cli.checks import check_machine, check_model, check_sources
 from arr_coc.cli.terminal import begin_long_run, teller
 
 
@@ -48,6 +49,9 @@ def tune(
     way. Ctrl-C ends it early, with what it has.
     """
     started = time.monotonic()
+    check_machine(device, "auto")
+    check_sources([data])
+    check_model(model, quiet)
     from arr_coc.cli.run import EXIT_INTERRUPTED
     from arr_coc.evaluation.advice import lines_of, run_tuning, write_result
     from arr_coc.evaluation.tuning import TuneOptions

@@ -8,33 +8,34 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-OFFLINE = "HF_HUB_OFFLINE"  # the hub's own switch
-PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+from arr_coc.cli.terminal import is_terminal
+from arr_coc.qwen.finding import go_offline
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")  # that are written
+READ = (*PICTURES, ".gif", ".bmp", ".tif", ".tiff")
+STDIN = Path("-")
+KINDS = "JPEG, PNG, WebP, GIF, BMP or TIFF"
+SAMPLE_QUESTION = "Which word is blue?"  # of the bundled sample, where nothing is asked
 
 
-def go_offline(wanted: bool) -> bool:
-    """Forbid the hub. It reads its switch when it is imported: the switch is set first, or set where it was read."""
+def _offline(wanted: bool) -> bool:
     if wanted:
-        os.environ[OFFLINE] = "1"
-        read = sys.modules.get("huggingface_hub.constants")
-        if read is not None:
-            read.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+        go_offline()
     return wanted
-
-
-def is_offline() -> bool:
-    return os.environ.get(OFFLINE, "").lower() in ("1", "on", "yes", "true")
 
 
 Texts = list[str] | None  # of an option that may be repeated
 Numbers = list[int] | None
 MODELS = "mini, a folder with a Qwen3-VL, or a hub id"
 Model = Annotated[str, typer.Option(metavar="NAME", help=f"{MODELS}.")]
-PART = 'Part KEPT: a fraction such as 0.25, a number of tokens such as 256, or "auto".'
+PART = 'Part KEPT: a fraction such as 0.25 or 25%, a number of tokens such as 256, or "auto".'
 KeepDial = Annotated[
     str | None,
     typer.Option(metavar="PART", help=f"{PART} If left out: auto."),
@@ -58,11 +59,31 @@ MaxNewTokens = Annotated[int, typer.Option(min=1, max=4096, metavar="N", help="L
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Of sampling, and of the selector random.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but errors on stderr.")]
 Offline = Annotated[
-    bool, typer.Option("--offline", callback=go_offline, is_eager=True, help="Never reach for the hub: cache only.")
+    bool, typer.Option("--offline", callback=_offline, is_eager=True, help="Never reach for the hub: cache only.")
 ]
-OneImage = Annotated[list[str], typer.Argument(metavar="[IMAGE] QUESTION", help="A JPEG, PNG or WebP, the question.")]
+OneImage = Annotated[
+    Texts,
+    typer.Argument(
+        metavar="[IMAGE] [QUESTION]", help=f"A {KINDS}, or - for stdin; the question. Without both: the sample."
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Write over files that arr-coc did not make.")]
 Device = Annotated[str | None, typer.Option(help="cuda or cpu; the GPU where there is one.")]
+Dtype = Annotated[str, typer.Option(metavar="NAME", help="auto, float32, bfloat16 or float16.")]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=100, metavar="T", help="Sample the answer; 0: take the likeliest. If left out: as the model."
+    ),
+]
+System = Annotated[str, typer.Option(metavar="TEXT", help="What the model is told before the question.")]
+
+
+def sampling(temperature: float | None) -> dict[str, float | bool]:
+    """Keywords of generate."""
+    if temperature is None:
+        return {}
+    return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
 
 def sample_image() -> Path:
@@ -70,20 +91,29 @@ def sample_image() -> Path:
     return Path(str(files("arr_coc") / "assets" / "sample.png"))
 
 
-def split_words(words: Sequence[str]) -> tuple[list[Path], str]:
-    """The images and the question of a command line; the bundled sample where there is no image."""
+def split_words(words: Sequence[str] | None) -> tuple[list[Path], str]:
+    """The images and the question of a command line; the bundled sample where there is no image, or nothing at all."""
+    if not words:
+        return [sample_image()], SAMPLE_QUESTION
     *files, question = words
     if is_image_name(question):
         if all(map(is_image_name, files)):
             raise ValueError(f"{question} is an image without a question: write the question after it, in quotes")
         raise ValueError(f"{question} stands where the question goes: images come first, then the question, in quotes")
-    for word in files:
-        if not Path(word).suffix and not os.path.exists(word):
+    for place, word in enumerate(files):
+        if is_image_name(word) or os.path.exists(word):
+            continue
+        if place and any(map(is_image_name, files[place + 1 :])):
+            raise ValueError(
+                f"{word!r} stands between images: one question is asked at a time; for several images with a question "
+                "each, use arr-coc batch"
+            )
+        if not Path(word).suffix or " " in word:
             raise ValueError(f"{word}: no such image file; if it is a part of the question, put that in quotes")
     return [Path(word) for word in files] or [sample_image()], question
 
 
-def one_image(words: list[str]) -> tuple[Path, str]:
+def one_image(words: Sequence[str] | None) -> tuple[Path, str]:
     """One image, or the bundled sample, and the question."""
     images, question = split_words(words)
     if len(images) > 1:
@@ -93,13 +123,36 @@ def one_image(words: list[str]) -> tuple[Path, str]:
 
 def is_image_name(word: str) -> bool:
     """Whether a word of the command line is meant as a file: it ends like a picture, or there is such a file."""
-    return Path(word).suffix.lower() in PICTURES or os.path.isfile(word)  # isfile bears what no file can be called
+    is_file = Path(word).suffix.lower() in READ or os.path.isfile(word)  # isfile bears what no file can be called
+    return is_file or Path(word) == STDIN
+
+
+def read_typed(images: Sequence[Path]) -> "list[Image]":
+    """The images that were typed, - from stdin; messages name each as it was."""
+    from arr_coc.images.reader import MOST_BYTES, read_images
+
+    if list(images).count(STDIN) > 1:
+        raise ValueError("- twice: stdin holds one image; give the others as files")
+    if STDIN in images and is_terminal(sys.stdin):
+        raise ValueError("-: the image is read from stdin, and nothing is piped into it; write cat FILE | arr-coc ...")
+    given = [sys.stdin.buffer.read(MOST_BYTES + 1) if one == STDIN else one for one in images]
+    return read_images(given, names=["stdin" if one == STDIN else str(one) for one in images])
+
+
+def check_question(question: str) -> None:
+    if not question.strip():
+        raise ValueError("the question is empty: ask something about the image")
 
 
 def parse_keep(text: str) -> float | int | str:
-    """The dial as typed: a whole number is a number of tokens, one with a point a fraction."""
+    """The dial as typed: a whole number is a number of tokens, one with a point a fraction, as is one with %."""
     from arr_coc.config import check_keep
 
+    if text.endswith("%"):
+        try:
+            return check_keep(float(text[:-1]) / 100)
+        except ValueError:
+            return check_keep(text)  # told as it was typed
     for kind in (int, float):
         try:
             return check_keep(kind(text))
@@ -114,14 +167,14 @@ def check_picture(path: Path | None, images: Sequence[Path] = ()) -> None:
     if path is None:
         return
     if path.suffix.lower() not in PICTURES:
-        raise ValueError(f"{path.name}: an overlay is a picture; end its name in {', '.join(PICTURES)}")
+        raise ValueError(f"{path}: an overlay is a picture; end its name in {', '.join(PICTURES)}")
     if any(_is_same(path, image) for image in images):
-        raise ValueError(f"{path.name} is the image that is asked about: give the overlay another name")
+        raise ValueError(f"{path} is the image that is asked about: give the overlay another name")
 
 
 def check_free(paths: Iterable[Path], image: Path, force: bool) -> None:
     """Nobody's files are written over, and the image that is asked about never."""
-    from arr_coc.viewing.saving import refuse_others
+    from arr_coc.files import refuse_others
 
     for path in paths:
         if _is_same(path, image):

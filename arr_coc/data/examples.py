@@ -18,9 +18,11 @@ from PIL import ExifTags, Image
 from torch.utils.data import Dataset
 
 from arr_coc.data.rows import BadRow, Box, Id, sides
-from arr_coc.images.headers import FORMATS, MOST_ASPECT, MOST_PIXELS
+from arr_coc.images.headers import MOST_ASPECT, MOST_PIXELS
 from arr_coc.images.reader import MOST_BYTES, read_image
 from arr_coc_scenes import Scene, draw_scene
+
+FORMATS = ("JPEG", "PNG", "WEBP")  # whose size upright Pillow tells from the header alone
 
 MOST_IN_A_ROW = 16  # so many unreadable files one after the other are a lost disk, not a bad file
 

@@ -10,17 +10,12 @@ from pathlib import Path
 
 from arr_coc.data.coco import attach_boxes, read_coco
 from arr_coc.data.examples import FileExamples
+from arr_coc.data.forms import FORMS, parse_source
 from arr_coc.data.questions import read_chartqa, read_docvqa, read_jsonl, read_vqa
 from arr_coc.data.rows import MAX_BROKEN
 
-FORMS = {
-    "scenes": "scenes",  # drawn on the fly
-    "coco": "coco:ANNOTATIONS.json:IMAGES_FOLDER",  # instances: "Where is the dog?", with boxes
-    "vqa": "vqa:QUESTIONS.json:ANNOTATIONS.json:IMAGES_FOLDER",  # VQAv2: questions with answers, boxes not known
-    "docvqa": "docvqa:QUESTIONS.json:IMAGES_FOLDER",  # DocVQA: questions about pages, with answer boxes where given
-    "chartqa": "chartqa:QUESTIONS.json:IMAGES_FOLDER",  # ChartQA: questions about charts, boxes not known
-    "jsonl": "jsonl:FILE.jsonl",  # one object per line, images beside the file
-}
+__all__ = ["FORMS", "METRIC_OF", "READERS", "parse_source", "read_source"]
+
 READERS: dict[str, Callable[..., FileExamples]] = {
     "coco": read_coco,
     "vqa": read_vqa,
@@ -29,16 +24,6 @@ READERS: dict[str, Callable[..., FileExamples]] = {
     "jsonl": read_jsonl,
 }
 METRIC_OF = {"coco": "none", "vqa": "vqa", "docvqa": "anls", "chartqa": "relaxed", "jsonl": "exact"}  # unless asked for
-
-
-def parse_source(spec: str) -> tuple[str, list[Path]]:
-    """The kind of a source and its places; ValueError where the text has none of FORMS."""
-    kind, *places = spec.split(":")
-    if kind not in FORMS:
-        raise ValueError(f"unknown source {spec!r}: use {', '.join(FORMS.values())}")
-    if len(places) != FORMS[kind].count(":") or not all(places):
-        raise ValueError(f"source {spec!r} does not fit the form {FORMS[kind]}")
-    return kind, [Path(place) for place in places]
 
 
 def read_source(spec: str, max_broken: float = MAX_BROKEN, detections: Path | None = None) -> FileExamples:

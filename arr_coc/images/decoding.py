@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from PIL import Image, WebPImagePlugin
 
-from arr_coc.images.headers import MOST_COST, PictureFile, Refused, check_size
+from arr_coc.images.headers import MOST_COST, NotAnImage, PictureFile, Refused, check_size
 
 MOST_TWICE = 16_000_000  # pixels of a JPEG that must be read twice, which takes a second
 SPARE = 8 * 2**20  # bytes that the decoder of a JPEG or PNG may take beside 8 a pixel
@@ -35,6 +35,8 @@ def decode(picture: PictureFile, name: str) -> Image.Image:
         check_size(image.width, image.height, name)
         if isinstance(image, WebPImagePlugin.WebPImageFile):
             return upright_rgb(_first_frame(image), picture.orientation, ours=True)
+        if picture.format == "TIFF" and image.mode in ("F", "I"):
+            raise NotAnImage("its values are fractions, or of 32 bits")
         pixels = image.width * image.height
         if (picture.held + 4 - MOST_COST) * pixels <= SPARE:  # what its decoder holds, and the image that it makes
             return upright_rgb(image, picture.orientation, ours=True)

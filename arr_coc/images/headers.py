@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
-FORMATS = ("JPEG", "PNG", "WEBP")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_COST = 8  # bytes of memory a pixel, the finished image among them
 MOST_BESIDE = 12_000_000  # bytes that a WebP may take beside 8 a pixel; the box allows every image as many
 MOST_PIXELS = 50_000_000
@@ -36,6 +36,10 @@ XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
 ORIENTATION = 0x0112  # the tag of EXIF
 TIFF_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 TIFF_NUMBERS = {1: "B", 3: "H", 4: "I"}  # types of a tag that hold a whole number
+TIFF_WIDTH, TIFF_HEIGHT = 256, 257  # tags
+MOST_TAGS = 512  # of a TIFF's first image; writers set about twenty
+GIF_EXTENSION, GIF_CONTROL, GIF_IMAGE, GIF_END = 0x21, 0xF9, 0x2C, 0x3B  # what blocks begin with
+BMP_PACKED = (1, 2)  # compression by runs of equal pixels
 
 
 class NotAnImage(ValueError):
@@ -76,13 +80,13 @@ class PictureFile:
     height: int
     orientation: int  # as EXIF numbers them, 1 to 8; anything else: upright
     held: float = 0.0  # bytes a pixel that a decoder must hold beside the image that it makes
-    is_lossless_webp: bool = False  # such a part may need tables of any size: how large, no header says
+    is_unsure: bool = False  # it may need tables or strips of any size: how large, no header says
 
     @property
     def is_risky(self) -> bool:
         """Whether its size does not say what decoding it takes."""
         is_packed = 3 * self.width * self.height > COMPRESSED * self.file.getbuffer().nbytes
-        return self.is_lossless_webp or is_packed
+        return self.is_unsure or is_packed
 
 
 def read_header(file: IO[bytes]) -> PictureFile:
@@ -95,25 +99,36 @@ def read_header(file: IO[bytes]) -> PictureFile:
         return _jpeg(file)
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return _webp(file, *_webp_size(start))
+    if start[:6] in (b"GIF87a", b"GIF89a"):
+        return _gif(file)
+    if start[:2] == b"BM":
+        return _bmp(file, start)
+    if start[:4] in TIFF_ORDERS:
+        return _tiff(file)
     raise NotAnImage
 
 
 def orientation_of(exif: bytes) -> int:
     """The orientation in the first directory of an EXIF block; 0 where it is not said or cannot be read."""
-    tiff = exif.removeprefix(b"Exif\0\0")
+    return tags_of(exif.removeprefix(b"Exif\0\0")).get(ORIENTATION, 0)
+
+
+def tags_of(tiff: bytes) -> dict[int, int]:
+    """Whole numbers of the first directory of a TIFF, by their tags, as far as it can be read."""
+    found: dict[int, int] = {}
     order = TIFF_ORDERS.get(tiff[:4])
     if order is None:
-        return 0
+        return found
     try:
         (place,) = struct.unpack_from(f"{order}I", tiff, 4)
         (count,) = struct.unpack_from(f"{order}H", tiff, place)
         for entry in range(place + 2, place + 2 + 12 * count, 12):
             tag, kind = struct.unpack_from(f"{order}HH", tiff, entry)
-            if tag == ORIENTATION and kind in TIFF_NUMBERS:
-                return int(struct.unpack_from(order + TIFF_NUMBERS[kind], tiff, entry + 8)[0])
+            if kind in TIFF_NUMBERS and tag not in found:
+                found[tag] = int(struct.unpack_from(order + TIFF_NUMBERS[kind], tiff, entry + 8)[0])
     except struct.error:
         pass  # damaged EXIF does not spoil a good picture
-    return 0
+    return found
 
 
 # ---------------------------------------------------------------- PNG
@@ -272,6 +287,79 @@ def _webp(file: IO[bytes], width: int, height: int) -> PictureFile:
         orientation = int(said[1])
     held = WEBP_HELD_CLEAR if is_clear else WEBP_HELD
     return PictureFile(kept, "WEBP", width, height, orientation, held, is_lossless)
+
+
+# ---------------------------------------------------------------- GIF, BMP, TIFF
+
+
+def _gif(file: IO[bytes]) -> PictureFile:
+    """The screen, and the blocks of the first image on it."""
+    kept, head = io.BytesIO(), file.read(13)
+    if len(head) < 13:
+        raise Damaged("it does not begin with its size")
+    kept.write(head + file.read(_colours(head[10])))
+    width, height = struct.unpack("<HH", head[6:10])
+    for _ in range(MOST_PIECES):
+        kind = file.read(1)
+        if kind == bytes((GIF_EXTENSION,)):
+            label = file.read(1)
+            data = _gif_blocks(file)
+            if label == bytes((GIF_CONTROL,)):  # which colour is clear
+                kept.write(kind + label + data)
+        elif kind == bytes((GIF_IMAGE,)):
+            place = file.read(9)
+            if len(place) < 9:
+                break
+            x, y, wide, high = struct.unpack("<HHHH", place[:8])
+            kept.write(kind + place + file.read(_colours(place[8])) + file.read(1) + _gif_blocks(file))
+            kept.write(bytes((GIF_END,)))
+            kept.seek(0)
+            return PictureFile(kept, "GIF", max(width, x + wide), max(height, y + high), 0)
+        else:
+            break
+    raise Damaged("it ends before its picture begins")
+
+
+def _colours(flags: int) -> int:
+    """Bytes of the table of colours that follows."""
+    return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
+
+
+def _gif_blocks(file: IO[bytes]) -> bytes:
+    """Blocks of up to 255 bytes with their lengths, to the empty one."""
+    blocks = []
+    while length := file.read(1):
+        blocks.append(length + file.read(length[0]))
+        if not length[0]:
+            break
+    return b"".join(blocks)
+
+
+def _bmp(file: IO[bytes], start: bytes) -> PictureFile:
+    """A BMP holds nothing but its picture; its height may be negative, from the top down."""
+    if len(start) < 26:
+        raise Damaged("it does not begin with its size")
+    length = int.from_bytes(start[14:18], "little")
+    width, height = struct.unpack("<HH", start[18:22]) if length == 12 else struct.unpack("<ii", start[18:26])
+    data = file.read()
+    packing = int.from_bytes(data[30:34], "little") if length >= 40 else 0
+    return PictureFile(io.BytesIO(data), "BMP", width, abs(height), 0, is_unsure=packing in BMP_PACKED)
+
+
+def _tiff(file: IO[bytes]) -> PictureFile:
+    """A TIFF's parts lie anywhere in it: it is handed on whole, and decoded where nothing is lost.
+
+    Its decoder sets it upright by itself, so no orientation is told; and it reads the first of several images alone.
+    """
+    data = file.read()
+    order = TIFF_ORDERS[data[:4]]
+    place = struct.unpack_from(f"{order}I", data, 4)[0] if len(data) >= 8 else 0
+    if not 8 <= place <= len(data) - 2 or struct.unpack_from(f"{order}H", data, place)[0] > MOST_TAGS:
+        raise Damaged("its list of tags cannot be read")
+    tags = tags_of(data)
+    if TIFF_WIDTH not in tags or TIFF_HEIGHT not in tags:
+        raise Damaged("it does not say its size")
+    return PictureFile(io.BytesIO(data), "TIFF", tags[TIFF_WIDTH], tags[TIFF_HEIGHT], 0, is_unsure=True)
 
 
 def check_size(width: int, height: int, name: str) -> None:

@@ -9,16 +9,17 @@ import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any, Union
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from arr_coc.images import box
 from arr_coc.images.decoding import decode, upright_rgb
 from arr_coc.images.headers import ORIENTATION, check_picture, check_size, one_line, orientation_of, read_header
+
+if TYPE_CHECKING:  # who only reads needs no torch
+    from torch import Tensor
 
 MOST_BYTES = 20 * 1024 * 1024
 MOST_IMAGES = 8
@@ -26,22 +27,23 @@ MOST_PIXELS_IN_ALL = 100_000_000  # of the images of one question, before they a
 
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # of a page or a server; a path may have halved the slashes
 
-ImageLike = str | os.PathLike[str] | bytes | bytearray | IO[bytes] | Image.Image | np.ndarray | Tensor
+ImageLike = Union[str, os.PathLike[str], bytes, bytearray, IO[bytes], Image.Image, np.ndarray, "Tensor"]
 
 
-def read_image(image: ImageLike, boxed: bool = False) -> Image.Image:
+def read_image(image: ImageLike, boxed: bool = False, name: str = "") -> Image.Image:
     """A path, a file or its bytes, a Pillow image or values -> RGB, upright, transparency on white.
 
     Values are an array or a tensor, grey or with 1, 3 or 4 channels first or last, of bytes or of fractions. `boxed`
-    decodes in a process of its own even what looks harmless, as is right for what strangers send.
+    decodes in a process of its own even what looks harmless, as is right for what strangers send. `name` is what
+    messages call it; if left out, a file by its name without the folder.
     """
     if isinstance(image, (str, os.PathLike)):
-        return _from_path(image, boxed)
+        return _from_path(image, boxed, name)
     if not isinstance(image, Image.Image) and hasattr(image, "read"):
         image = image.read(MOST_BYTES + 1)
     if isinstance(image, (bytes, bytearray)):
-        return _from_file(io.BytesIO(image), len(image), "the image", boxed)
-    if isinstance(image, (np.ndarray, Tensor)):
+        return _from_file(io.BytesIO(image), len(image), name or "the image", boxed)
+    if isinstance(image, np.ndarray) or hasattr(image, "detach"):
         image = _from_values(image)
     if not isinstance(image, Image.Image):
         ways = "a path, a file opened to read bytes, a Pillow image, an array or a tensor"
@@ -51,37 +53,43 @@ def read_image(image: ImageLike, boxed: bool = False) -> Image.Image:
         return upright_rgb(_of_8_bits(image) if image.mode == "F" else image, _orientation(image))
 
 
-def read_images(images: ImageLike | Sequence[ImageLike], boxed: bool = False) -> list[Image.Image]:
-    """One image or several, at most 8, of 100 megapixels together."""
+def read_images(
+    images: ImageLike | Sequence[ImageLike], boxed: bool = False, names: Sequence[str] = ()
+) -> list[Image.Image]:
+    """One image or several, at most 8, of 100 megapixels together; `names` are for messages, one for each."""
     several: Sequence[ImageLike] = images if isinstance(images, (list, tuple)) else [images]  # type: ignore[list-item]
     if not 1 <= len(several) <= MOST_IMAGES:
         raise ValueError(f"{len(several)} images: give 1 to {MOST_IMAGES}")
     read: list[Image.Image] = []
-    for image in several:
-        read.append(read_image(image, boxed))
+    for image, name in zip(several, names or [""] * len(several), strict=True):
+        read.append(read_image(image, boxed, name))
         if sum(one.width * one.height for one in read) > MOST_PIXELS_IN_ALL:
             most = MOST_PIXELS_IN_ALL // 10**6
             raise ValueError(f"image {len(read)} of {len(several)}: over {most} megapixels in all; resize them first")
     return read
 
 
-def byte_tensor(image: Image.Image) -> Tensor:
+def byte_tensor(image: Image.Image) -> "Tensor":
     """uint8 `[3, h, w]` of an RGB image."""
+    import torch
+
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def image_tensor(image: ImageLike | Tensor) -> Tensor:
+def image_tensor(image: "ImageLike | Tensor") -> "Tensor":
     """`[3, h, w]` in [0, 1] from a tensor already so (or uint8), or from anything `read_image` takes."""
-    if not isinstance(image, Tensor):
+    import torch
+
+    if not isinstance(image, torch.Tensor):
         return byte_tensor(read_image(image)).float() / 255
     if image.ndim != 3 or image.shape[0] != 3 or image.numel() == 0:
         raise ValueError(f"image tensor of shape {tuple(image.shape)}: give [3, height, width]")
     return image.float() / 255 if image.dtype == torch.uint8 else image.float().clamp(0, 1)
 
 
-def _from_path(source: str | os.PathLike[str], boxed: bool) -> Image.Image:
+def _from_path(source: str | os.PathLike[str], boxed: bool, name: str) -> Image.Image:
     path = Path(source)
-    name = _shown(path)
+    name = shown(name or path.name or str(path))
     if ADDRESS.match(str(source)):
         raise ValueError(f"{name}: an address is not fetched; download the image and give the file")
     try:
@@ -107,20 +115,17 @@ def _from_file(file: IO[bytes], size: int, name: str, boxed: bool) -> Image.Imag
         return box.BOX.decode(picture, name) if boxed or picture.is_risky else decode(picture, name)
 
 
-def _shown(path: Path) -> str:
+def shown(name: str) -> str:
     """A file's name as part of one line: nothing in it can break the line or steer a terminal."""
-    name = "".join(one if one.isprintable() else "?" for one in path.name or str(path))
+    name = "".join(one if one.isprintable() else "?" for one in name)
     return name if len(name) <= 100 else f"{name[:60]}...{name[-30:]}"
 
 
-def _from_values(values: np.ndarray | Tensor) -> Image.Image:
+def _from_values(values: Any) -> Image.Image:
     """Channels are where there are 1, 3 or 4: of a tensor rather in front, of an array rather at the end."""
-    shape, first = tuple(values.shape), isinstance(values, Tensor)
-    array = (
-        values.detach().cpu().to(torch.float32 if values.is_floating_point() else values.dtype).numpy()
-        if isinstance(values, Tensor)
-        else values
-    )
+    shape, first, array = tuple(values.shape), hasattr(values, "detach"), values
+    if first:
+        array = (values.detach().float() if values.is_floating_point() else values).cpu().numpy()
     is_bytes, is_fractions = array.dtype == np.uint8, array.dtype.kind == "f"
     ends = [place for place in ((0, -1) if first else (-1, 0)) if len(shape) == 3 and shape[place] in (1, 3, 4)]
     if not (is_bytes or is_fractions) or not (len(shape) == 2 or ends) or array.size == 0:

@@ -16,6 +16,8 @@ from typing import Any
 
 sys.path += sys.argv[1:]
 
+from PIL import Image, TiffImagePlugin  # noqa: F401  (loaded now: later, memory is counted)
+
 from arr_coc.images.decoding import decode, strips
 from arr_coc.images.headers import MOST_COST, MOST_PIXELS, PictureFile, one_line
 
@@ -59,6 +61,7 @@ def answer(about: dict[str, Any], data: bytes) -> tuple[dict[str, Any], Any]:
 
 
 def main() -> None:
+    Image.preinit()  # the other formats, likewise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     asked, told = sys.stdin.buffer, sys.stdout.buffer
     while line := asked.readline():

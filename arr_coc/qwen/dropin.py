@@ -19,7 +19,7 @@ from transformers import (
     Qwen3VLPreTrainedModel,
 )
 
-from arr_coc.qwen.loading import EMBEDDED, is_hub_id
+from arr_coc.qwen.finding import EMBEDDED, could_be_on_a_hub
 from arr_coc.qwen.storage import MODEL_TYPE
 
 STOCK = ("lm_head.", "model.visual.", "model.language_model.")  # how names of a stock model's weights begin
@@ -98,7 +98,7 @@ class StockManners(Qwen3VLPreTrainedModel, GenerationMixin):
         A base model that others cannot reach by its name goes along where `save_base` leaves it open.
         """
         base, hub = self.arr_coc_config.base_model, HfApi(token=token)
-        whole = save_base if is_hub_id(base) or base in EMBEDDED else save_base is not False
+        whole = save_base if could_be_on_a_hub(base) or base in EMBEDDED else save_base is not False
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder, save_base=whole, max_shard_size=max_shard_size)
             made = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,13 @@ from transformers.utils import logging as transformers_logging
 from arr_coc.config import ARRCOCConfig, check_generation
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
+from arr_coc.qwen.finding import EMBEDDED, ModelNotFound, could_be_on_a_hub, not_found, resolve
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import MODEL_TYPE, Shape, check_finite, has_adapter, has_base, load_adapter, read_shapes
 
+__all__ = ["EMBEDDED", "ModelNotFound", "resolve"]  # found here too
+
 FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
-EMBEDDED = ("mini",)  # models inside the package
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 MOST_SETTINGS = 2**26  # bytes of a file that holds no weights; the largest is a tokenizer of 11 MB
@@ -36,26 +37,12 @@ DECODER = "language_model.layers."  # part of the name of a weight
 CODE = ("auto_map", "attn_implementation", "experts_implementation")  # settings that can name code to be run
 
 
-class ModelNotFound(ValueError):
-    """There is no such model here; the message says how to get one."""
-
-
-def resolve(source: str | Path) -> str:
-    """A name of an embedded model -> its folder; any other id or folder as it is."""
-    return str(files("arr_coc") / "models" / str(source)) if str(source) in EMBEDDED else str(source)
-
-
-def is_hub_id(source: str) -> bool:
-    """Whether this can be the name of a model on a hub, and not of a folder here."""
-    return source.count("/") == 1 and not source.startswith((".", "/", "~")) and not Path(source).is_dir()
-
-
 def local_folder(base: str, **hub: Any) -> Path | None:
     """Where a base model lies on this machine, as a folder or in the cache of the hub; None where it does not."""
     if Path(base).is_dir():
         return Path(base)
     place = {name: hub[name] for name in ("cache_dir", "revision") if name in hub}
-    held = try_to_load_from_cache(base, "config.json", **place) if is_hub_id(base) else None
+    held = try_to_load_from_cache(base, "config.json", **place) if could_be_on_a_hub(base) else None
     return Path(held).parent if isinstance(held, str) else None
 
 
@@ -161,8 +148,8 @@ def load_stock(
 ) -> Any:
     """The unmodified Qwen3-VL, in evaluation mode; `layers` gives from its config how many decoder layers are read."""
     shapes = _check_files(Path(base))
-    if not (Path(base) / "config.json").is_file() and (Path(base).is_dir() or not is_hub_id(base)):
-        raise _not_found(base)
+    if not (Path(base) / "config.json").is_file() and (Path(base).is_dir() or not could_be_on_a_hub(base)):
+        raise not_found(_shown(base))
     hub = {name: kwargs[name] for name in HUB_KEYWORDS if name in kwargs}
     with _one_line(base):
         config = _read_config(base, hub)
@@ -234,7 +221,7 @@ def _one_line(base: str) -> Iterator[None]:
         raise
     except BaseException as error:
         if isinstance(error, OSError) and "JSON" not in str(error):
-            raise _not_found(base) from error
+            raise not_found(_shown(base)) from error
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # as tokenizers raise it
             raise
         said = str(error).replace(base, _shown(base)).strip().partition("\n")[0][:300]
@@ -245,11 +232,6 @@ def _one_line(base: str) -> Iterator[None]:
 def _shown(base: str) -> str:
     """A hub id whole, a folder by its name alone."""
     return base if base.count("/") == 1 and not Path(base).exists() else Path(base).name
-
-
-def _not_found(base: str) -> ModelNotFound:
-    ways = f"{' or '.join(EMBEDDED)}, a folder with a Qwen3-VL, or a hub id such as Qwen/Qwen3-VL-2B-Instruct"
-    return ModelNotFound(f"no model {_shown(base)!r} with safetensors weights: give {ways} (reachable or cached)")
 
 
 def _check_files(folder: Path) -> dict[str, Shape]:

@@ -124,16 +124,18 @@ class ARRCOCQwen(Chooser, StockManners):
         max_new_tokens: int = 128,
         streamer: Any = None,
         look_again: bool = False,
+        system: str = "",
         **generate_kwargs: Any,
     ) -> Answer:
         """Answer a question about one or several images.
 
-        `history` are (question, answer) pairs about the same images; each new question chooses anew. With `look_again`
-        an answer that is not sure is asked for again with twice the tokens, and streamed only once it is final.
-        `streamer` and the other keywords go to transformers' generate.
+        `system` is what the model is told before all else. `history` are (question, answer) pairs about the same
+        images; each new question chooses anew. With `look_again` an answer that is not sure is asked for again with
+        twice the tokens, and streamed only once it is final. `streamer` and the other keywords go to transformers'
+        generate.
         """
         options = {"max_new_tokens": max_new_tokens, **generate_kwargs}
-        inputs = self.encode_question(images, question, history, keep, **options)
+        inputs = self.encode_question(images, question, history, keep, system, **options)
         look = partial(self.answer_rows, inputs, options)
         made = look_until_sure(look, keep, streamer) if look_again else look(keep, streamer)[0]
         return replace(made, notices=(*made.notices, *self.unfamiliar(inputs, question)))

@@ -1,5 +1,6 @@
 """Ways to choose visual tokens, behind one interface, by name."""
 
+from arr_coc.config import settings_of
 from arr_coc.selectors import controls, look_twice, training_free
 from arr_coc.selectors.base import (
     PLAIN,
@@ -9,7 +10,6 @@ from arr_coc.selectors.base import (
     View,
     make_selector,
     read_selector,
-    settings_of,
 )
 from arr_coc.selectors.field import cdpruner, divprune, fastv, mmtok, visionzip
 from arr_coc.selectors.field.base import FieldSelector, Pick, Taken

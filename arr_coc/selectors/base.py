@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.config import ARRCOCConfig, FirstLook, channel_names
+from arr_coc.config import ARRCOCConfig, FirstLook, channel_names, settings_of
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.timing import Stopwatch
@@ -138,27 +138,6 @@ def make_selector(name: str, config: ARRCOCConfig, layer: ARRCOCLayer, **setting
         if setting not in known:
             raise ValueError(f"selector {name!r} has no setting {setting!r}: it has {', '.join(known) or 'none'}")
     return SELECTORS[name](config, layer, **settings)
-
-
-def settings_of(spec: str) -> tuple[str, dict[str, Any]]:
-    """Name and settings of a selector that is written as NAME or NAME:KEY=VALUE,...: numbers become numbers."""
-    name, _, rest = spec.partition(":")
-    settings: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals or not key or not value:
-            raise ValueError(f"selector {spec!r}: write settings as NAME:KEY=VALUE,KEY=VALUE")
-        settings[key] = _value(value)
-    return name, settings
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def read_selector(spec: str, config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:

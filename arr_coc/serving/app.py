@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 import time
@@ -290,6 +291,7 @@ def build(service: Service) -> ASGIApp:
 def make_server(service: Service, host: str, port: int) -> uvicorn.Server:
     """A server that is ready to run, every limit set."""
     how: dict[str, Any] = {"log_level": "error", "server_header": False, "timeout_graceful_shutdown": LAST_SECONDS}
+    how["use_colors"] = False if os.environ.get("NO_COLOR") else None  # None: as the terminal is
     config = uvicorn.Config(build(service), host, port, access_log=False, **how)
     config.load()
     hurry(config)

@@ -3,7 +3,7 @@
 import base64
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -11,12 +11,12 @@ from typing import Any
 
 from PIL import Image, PngImagePlugin
 
-from arr_coc.files import write_whole
+from arr_coc.files import GENERATOR, is_ours, refuse_others, write_whole
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.viewing.overlays import kept_overlay
 
-GENERATOR = "arr-coc"
-COLUMNS = "index,y,x,kept,relevance"  # how a table of cells begins
+__all__ = ["before_after", "is_ours", "refuse_others", "save_as", "save_picture", "save_table", "slider_html"]
+
 MOST = 1600  # px of the longer side inside a page, so that a page stays small
 
 
@@ -41,28 +41,6 @@ def save_table(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_whole(path, written.getvalue())
-
-
-def is_ours(path: Path) -> bool:
-    """Whether a file was written here before: by the mark of its kind."""
-    if path.suffix == ".png":
-        try:
-            with Image.open(path, formats=("PNG",)) as picture:
-                return bool(picture.info.get("Software") == GENERATOR)
-        except (OSError, ValueError, SyntaxError):
-            return False
-    with path.open("rb") as file:
-        start = file.read(1024).decode("utf-8", "replace")
-    return start.startswith(COLUMNS) if path.suffix == ".csv" else f'content="{GENERATOR}"' in start
-
-
-def refuse_others(paths: Iterable[Path], force: bool) -> None:
-    """Refuse to write over files that were not written here."""
-    for path in paths:
-        if path.is_dir():
-            raise ValueError(f"{path}: is a folder, and a file of that name is to be written; give another --out")
-        if path.exists() and not force and not is_ours(path):
-            raise ValueError(f"{path}: there is such a file that arr-coc did not make; give another --out, or --force")
 
 
 def before_after(image: Image.Image, selection: ImageSelection) -> tuple[Image.Image, Image.Image]:

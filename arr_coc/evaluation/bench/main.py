@@ -119,8 +119,11 @@ def write_trace(subject: Subject, case: Case, text: int, path: Path) -> None:
             raise ValueError(f"{path}: the trace could not be written whole; check that its disk has room") from None
 
 
-def bench(options: Any, say: Say, cases: Sequence[Case] = ()) -> Row:
-    """Run all that was asked for and return the document; `cases` are measured instead where they are given."""
+def bench(options: Any, say: Say, cases: Sequence[Case] = (), show: Say | None = None) -> Row:
+    """Run all that was asked for and return the document; `cases` are measured instead where they are given.
+
+    Tables go to `show`, else to `say`.
+    """
     if options.text < 4:
         raise ValueError(f"{options.text} text tokens: give 4 or more")
     sights = tuple(dict.fromkeys([case.sight for case in cases] or options.sights))
@@ -131,9 +134,9 @@ def bench(options: Any, say: Say, cases: Sequence[Case] = ()) -> Row:
     on_gpu = torch.device(subject.stock.device).type == "cuda"
     out = options.out or Path("out") / ("speed-gpu.json" if on_gpu else "speed-cpu.json")
     rows = run_cases(subject, cases, options.text, say, out, read_rows(out) if options.append else ())
-    say(table(rows))
+    (show or say)(table(rows))
     if options.fit:
-        say(fit_table(rows))
+        (show or say)(fit_table(rows))
     for path in save_plots(rows, options.plot) if options.plot else ():
         say(str(path))
     if options.profile:

@@ -152,8 +152,8 @@ class Bench:
         return rows
 
 
-def evaluate_field(options: FieldOptions, say: Say) -> dict[str, Any]:
-    """The whole table, also written to `options.out`; `say` gets a line per row."""
+def evaluate_field(options: FieldOptions, say: Say, show: Say | None = None) -> dict[str, Any]:
+    """The whole table, also written to `options.out`; `show`, else `say`, gets a line per row."""
     started, bench, report = time.perf_counter(), Bench(options), read_json_object(options.out)
     asked = [(one, side) for one in options.datasets for side in (options.sides if one == "scenes" else (None,))]
     for dataset, side in asked:
@@ -167,7 +167,7 @@ def evaluate_field(options: FieldOptions, say: Say) -> dict[str, Any]:
         kept = [r for r in report.get("rows", []) if (r["dataset"], r["side"]) != (name, side)]
         report = {**report, "rows": [*kept, *rows], "runs": {**report.get("runs", {}), path.stem: samples.about}}
         for row in rows:
-            say(describe(row))
+            (show or say)(describe(row))
         report["seconds"] = round(time.perf_counter() - started, 1)
         write_json(options.out, report)
     return report
