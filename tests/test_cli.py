@@ -27,6 +27,7 @@ from arr_coc.images.reader import read_image
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.language import answer_attention
 from arr_coc.qwen.processor import Conversation, encode, text_ids
+from arr_coc.viewing.paper import MARGIN
 from arr_coc_scenes import draw_scene, make_scene
 from studies.figures import write
 
@@ -87,15 +88,15 @@ def test_ask_as_json_with_fewer_tokens_and_a_picture(capsys, tmp_path):
     assert document["answer"] == "brown"
     assert err == ""
     with Image.open(overlay) as picture:
-        assert picture.size == (512, 512)
+        assert picture.width == 512 + 2 * MARGIN
+        assert picture.height > 512 + 5 * MARGIN, "question, answer and legend"
 
 
 def test_several_images_are_shown_side_by_side(tmp_path):
     overlay, sample = tmp_path / "both.png", str(sample_image())
     assert run(["ask", sample, sample, "What colour is the hand?", "--keep", "80", "--overlay", str(overlay)]) == 0
     with Image.open(overlay) as picture, Image.open(sample) as one:
-        assert picture.height == one.height
-        assert picture.width > 2 * one.width
+        assert picture.width > 2 * one.width > 1.2 * picture.height
 
 
 def test_the_overlay_of_a_full_answer_shows_where_it_looked(tmp_path):
@@ -298,6 +299,7 @@ def test_json_is_as_the_schema_says(options, capsys):
     assert run(["ask", "Which automobile?", "--json", *options]) == 0
     document = json.loads(capsys.readouterr().out)
     Draft202012Validator(SCHEMA).validate(document)
+    assert all(set(image["covered"]) <= set(image["kept"]) for image in document["images"])
     assert document["notices"]
     for wrong in ({"keep": 1.5}, {"keep": 1}, {"answer": None}, {"images": []}, {"more": 1}, {"timings_ms": {"a": -1}}):
         valid = Draft202012Validator(SCHEMA).is_valid({**document, **wrong})

@@ -64,16 +64,11 @@ def write_overlay(
 ) -> None:
     """Each image with what was kept; if all was kept, with where the answer's tokens attended. Several side by side."""
     from arr_coc.images.reader import read_images
-    from arr_coc.viewing import heat_overlay, kept_overlay, side_by_side
+    from arr_coc.viewing import answer_card
     from arr_coc.viewing.saving import save_as
     from arr_coc.viewing.tokens import looked_at
 
-    pictures = read_images(list(pictures))
-    if answer.tokens_kept < answer.tokens_total:
-        drawn = [
-            kept_overlay(one, made.mask, made.periphery) for one, made in zip(pictures, answer.selection, strict=True)
-        ]
-    else:
-        looked = looked_at(loaded, pictures, question, answer.text, history)
-        drawn = [heat_overlay(one, heat) for one, heat in zip(pictures, looked, strict=True)]
-    save_as(side_by_side(drawn), path)
+    pictures, heats = read_images(list(pictures)), None
+    if answer.tokens_kept >= answer.tokens_total:
+        heats = looked_at(loaded, pictures, question, answer.text, history)
+    save_as(answer_card(pictures, question, answer, heats), path)
