@@ -64,9 +64,15 @@ QWEN = (
 # Inside other rooms: which sub-room imports which.
 SUB_ROOMS = {
     "selectors.field": {"selectors.base"},
-    "evaluation.bench": {"evaluation.bench"},
+    "evaluation.bench": {"evaluation.bench", "evaluation.plotting"},
     "evaluation.field": {"evaluation.field", "evaluation.statistics"},
-    "evaluation.report": {"evaluation.report", "evaluation.field", "evaluation.statistics"},
+    "evaluation.report": {
+        "evaluation.report",
+        "evaluation.field",
+        "evaluation.statistics",
+        "evaluation.plotting",
+    },
+    "evaluation.plotting": set(),
     "evaluation.tuning": {"evaluation.field", "evaluation.statistics"},
     "evaluation.advice": {"evaluation.tuning", "evaluation.field", "evaluation.statistics"},
     "evaluation.statistics": set(),

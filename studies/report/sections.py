@@ -39,6 +39,11 @@ from studies.report.field_checks import EQUAL_GAIN, SMALL_TEXT_GAIN, not_behind
 from studies.report.sources import EQUAL, FILES, NOTES, gains_of, read_results
 
 TWICE = "look-twice.json"
+WHO = (
+    "The **trained rival** is a scorer of our own, trained on the same boxes and for about as long as ARR-COC, that "
+    "reads what the vision encoder makes of the whole image: the strongest choice that we could build without "
+    "choosing first. It pays for the whole encoder. All other methods of the field need no training."
+)
 WANTED = {"overall": EQUAL_GAIN, "small text": SMALL_TEXT_GAIN}  # of the equal-token test
 
 
@@ -50,7 +55,7 @@ def lead_blocks(measured: Measured) -> list[Block]:
     path = measured.folder / NOTES
     notes = path.read_text(encoding="utf-8").split("\n\n") if path.is_file() else []
     said = [paragraph(part.replace("\n", " ").strip()) for part in notes if part.strip()]
-    return [heading("Where ARR-COC leads"), *tables, *said]
+    return [heading("Where ARR-COC leads"), paragraph(WHO), *tables, *said]
 
 
 def twice_blocks(measured: Measured) -> list[Block]:

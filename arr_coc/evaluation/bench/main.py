@@ -134,7 +134,7 @@ def bench(options: Any, say: Say, cases: Sequence[Case] = ()) -> Row:
     say(table(rows))
     if options.fit:
         say(fit_table(rows))
-    for path in save_plots(rows, options.plot) if options.plot else ():
+    for path in save_plots(rows, options.plot, about(subject)) if options.plot else ():
         say(str(path))
     if options.profile:
         write_trace(subject, cases[-1], options.text, options.profile)
