@@ -185,8 +185,8 @@ def loss_blocks(measured: Measured, wanted: int, say: Say) -> list[Block]:
     if shown := take_turns(losses, wanted):
         blocks += [
             paragraph(
-                "Left the scene, right what ARR-COC kept of it: inside an orange line for relevance, blue for coverage, "
-                "dark and grey what was dropped. The places of the answer are inside a white line."
+                "Left the scene, right what ARR-COC kept of it: inside an orange line for relevance, blue for "
+                "coverage, dark and grey what was dropped. The places of the answer are inside a white line."
             ),
             gallery(shown, measured.names),
         ]

@@ -61,7 +61,8 @@ class FastEngine:
     def run(self, batch: Batch, method: Method) -> Outcome:
         """Choose, encode, answer."""
         stopwatch, allocation, select_ms = Stopwatch(self.owner.device), None, 0.0
-        kept, covered = [list(range(batch.cells))] * batch.rows, [[]] * batch.rows
+        kept = [list(range(batch.cells))] * batch.rows
+        covered: list[list[int]] = [[]] * batch.rows
         if method.name != PLAIN:
             allocation, select_ms = self._choose(batch, method, stopwatch)
             kept, covered = (

@@ -97,9 +97,9 @@ def _summary_blocks(measured: Measured) -> list[Block]:
         if others:
             best = max(others, key=lambda one: one.accuracy or 0.0)
             lines.append(
-                f"With {budget_label(keep, ours.total)} of these tokens {measured.names[best.way]}, the best of the "
-                f"others, answers {share(best.accuracy)} %, its first token after {best.time_ms:,.0f} ms; "
-                f"{measured.names[ours.way]}, {share(ours.accuracy)} % after {ours.time_ms:,.0f} ms; all tokens take "
+                f"With the fewest, {budget_label(keep, ours.total)}: {measured.names[ours.way]}, "
+                f"{share(ours.accuracy)} %, first token after {ours.time_ms:,.0f} ms; the best of the others, "
+                f"{measured.names[best.way]}, {share(best.accuracy)} % after {best.time_ms:,.0f} ms; all tokens after "
                 f"{plain.time_ms:,.0f} ms."
             )
     return [heading(TITLE, 1), *([bullets(lines)] if lines else [])]
