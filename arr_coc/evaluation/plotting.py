@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 DPI = 200
 BLUE, SKY, ORANGE, RED = "#0072B2", "#56B4E9", "#E69F00", "#D55E00"  # of Okabe and Ito: apart for every eye
 GREEN, PINK, YELLOW, GREY = "#009E73", "#CC79A7", "#C9B700", "#77808c"
+OKABE_ITO = (BLUE, RED, GREEN, PINK, ORANGE, SKY)
 STAGES = {"select": ORANGE, "vision": BLUE, "prefill": GREY}  # where the time goes, in all plots
 BAND = "frontier"  # a broad line that names may stand upon
 MOVED, REACH, SLACK = 6, 90, 4  # points: a name without a thread, the farthest name; px that one may hang out

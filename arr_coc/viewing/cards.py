@@ -11,7 +11,7 @@ from torch import Tensor
 
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.records import STRATEGIES
-from arr_coc.viewing.overlays import RELEVANT, choice_overlay, heat_overlay, kept_overlay, outline
+from arr_coc.viewing.overlays import RELEVANT, choice_overlay, heat_overlay, kept_overlay, outline, side_by_side
 from arr_coc.viewing.paper import FAINT, MARGIN, SMALL, TEXT, above, beside, fitted, page, text_block
 
 LONGEST, MOST, READABLE = 800, 1600, 12  # px of an image: its longer side, that of a large one, and of its cells
@@ -116,7 +116,7 @@ def kept_page(images: Sequence[Image.Image], choices: Sequence[ImageSelection]) 
     whys = [f"Why: {choice.why}" for choice in choices]
     if len(set(whys)) > 1:
         whys = [f"Image {number}: {choice.why}" for number, choice in enumerate(choices, 1)]
-    return _page(beside(drawn), lambda size: choice_legend(choices, size), list(dict.fromkeys(whys)))
+    return _page(side_by_side(drawn), lambda size: choice_legend(choices, size), list(dict.fromkeys(whys)))
 
 
 def looked_page(images: Sequence[Image.Image], heats: Sequence[Tensor]) -> Image.Image:
@@ -129,7 +129,9 @@ def looked_page(images: Sequence[Image.Image], heats: Sequence[Tensor]) -> Image
     def legend(size: int) -> list[Image.Image]:
         return [entry(ramp, "looked at least ... most while answering", size)]
 
-    return _page(beside(drawn), legend, ["Every token was kept: the picture shows where the answer's words attended"])
+    return _page(
+        side_by_side(drawn), legend, ["Every token was kept: the picture shows where the answer's words attended"]
+    )
 
 
 def _page(drawn: Image.Image, legend: Callable[[int], list[Image.Image]], why: Sequence[str]) -> Image.Image:

@@ -10,21 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.evaluation.bench.measure import PARTS
-from arr_coc.evaluation.plotting import (
-    BLUE,
-    GREEN,
-    LIGHT,
-    ORANGE,
-    PINK,
-    RED,
-    SKY,
-    STAGES,
-    Named,
-    name_lines,
-    new_figure,
-    png,
-    styled,
-)
+from arr_coc.evaluation.plotting import LIGHT, OKABE_ITO, STAGES, Named, name_lines, new_figure, png, styled
 from arr_coc.files import write_whole
 
 Row = dict[str, Any]
@@ -40,7 +26,6 @@ NUMBERS = {  # of a row, and what a reader is told
     "peak_mb": "MB in all",
     "peak_above_mb": "MB above weights",
 }
-LINES = (BLUE, RED, GREEN, PINK, ORANGE, SKY)
 READING = (
     "sparse: chosen before the vision encoder; after-vit: after it. eager: plain transformers; "
     "graphs, compiled: recordings.\nstem, glance, look_twice: what the selector looks with."
@@ -269,7 +254,7 @@ def budget_lines(rows: Sequence[Row], told: str) -> Any:
     figure = _figure(6, 4, f"How much sooner the first token comes: {told}", READING)
     axes, names = figure.subplots(), []
     for number, ((encoding, sight, side, batch, mode), members) in enumerate(lines.items()):
-        points, colour = sorted((one["kept"], one["over_dense"]) for one in members), LINES[number % len(LINES)]
+        points, colour = sorted((one["kept"], one["over_dense"]) for one in members), OKABE_ITO[number % len(OKABE_ITO)]
         axes.plot(*zip(*points, strict=True), marker="o", linestyle=STYLES[encoding], color=colour)
         names.append(Named(f"{encoding}, {sight}, {side} px, batch {batch}, {mode}", *points[0], colour))
     axes.axhline(1, color=LIGHT.ink, linewidth=0.8, linestyle=(0, (4, 3)))
