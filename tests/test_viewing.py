@@ -19,9 +19,9 @@ from arr_coc.config import SCORERS, TENSIONS
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.viewing.cards import choice_words
 from arr_coc.viewing.heatmaps import colour_bar, cut_of, number, weight_told
-from arr_coc.viewing.latency import SHADES, ratio_words, stage_times
+from arr_coc.viewing.latency import COLOURS, ratio_words, stage_times
 from arr_coc.viewing.overlays import RELEVANT, border, outline
-from arr_coc.viewing.paper import INK, LONGEST, PAPER, above, beside, colour_map, fitted, font, shade, wrap
+from arr_coc.viewing.paper import INK, LONGEST, PAPER, above, beside, colour_map, fitted, font, wrap
 from arr_coc.viewing.saving import is_ours, refuse_others, save_picture, save_table
 from arr_coc.viewing.sheets import MARGIN as SHEET_MARGIN
 from arr_coc.viewing.sheets import sheet
@@ -402,7 +402,7 @@ def test_bars_are_as_long_as_their_times():
     rows = {"all": {"vision": 80.0, "prefill": 20.0}, "few": {"select": 10.0, "vision": 40.0}}
     pixels = np.asarray(viewing.latency_bars(rows))
     for stage, lengths in {"vision": {416, 208}, "prefill": {104}, "select": {52}}.items():
-        counts = (pixels == shade(SHADES[stage])).all(-1).sum(1)
+        counts = (pixels == COLOURS[stage]).all(-1).sum(1)
         for length in lengths:  # less the paper between parts
             assert ((counts <= length) & (counts >= length - 3)).any(), (stage, length)
     assert viewing.latency_bars({"one": {}}).mode == "RGB"
