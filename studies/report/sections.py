@@ -47,6 +47,11 @@ WHO = (
 WANTED = {"overall": EQUAL_GAIN, "small text": SMALL_TEXT_GAIN}  # of the equal-token test
 
 
+def who_blocks(measured: Measured) -> list[Block]:
+    """Whom the page speaks of, before it does."""
+    return [paragraph(WHO)] if measured.entries else []
+
+
 def lead_blocks(measured: Measured) -> list[Block]:
     """Where ARR-COC leads, and the notes of people, where the field was measured."""
     if not measured.entries:
@@ -55,7 +60,7 @@ def lead_blocks(measured: Measured) -> list[Block]:
     path = measured.folder / NOTES
     notes = path.read_text(encoding="utf-8").split("\n\n") if path.is_file() else []
     said = [paragraph(part.replace("\n", " ").strip()) for part in notes if part.strip()]
-    return [heading("Where ARR-COC leads"), paragraph(WHO), *tables, *said]
+    return [heading("Where ARR-COC leads"), *tables, *said]
 
 
 def twice_blocks(measured: Measured) -> list[Block]:
