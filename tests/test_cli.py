@@ -25,6 +25,7 @@ from arr_coc.cli.terminal import may_colour
 from arr_coc.cli.typed import parse_keep, sample_image
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import Answer, ARRCOCQwen
+from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.language import answer_attention
 from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.viewing.paper import MARGIN
@@ -74,6 +75,8 @@ def test_the_summary_counts_all_that_comes_before_the_first_token():
     times = {"glance": 90.0, "texture": 10.0, "vision": 30.0, "generate": 45.0, "prefill": 25.0}
     line = summary(Answer("green", [], 256, 16, times))
     assert line.endswith("select 100 ms · vision 30 ms · first token after 155 ms · 175 ms in all")
+    made = ImageSelection((2, 2), torch.arange(3), None, {}, {}, {}, "", "", covered=torch.tensor([True, False, True]))
+    assert "4 -> 3 (75 % kept, 2 of them for coverage)" in summary(Answer("green", [made], 4, 3, {}))
 
 
 def test_ask_as_json_with_fewer_tokens_and_a_picture(capsys, tmp_path):
@@ -85,6 +88,8 @@ def test_ask_as_json_with_fewer_tokens_and_a_picture(capsys, tmp_path):
     assert document["tokens_kept"] == len(document["images"][0]["kept"]) == 64
     assert document["tokens_total"] == 256
     assert document["notices"] == []
+    (image,) = document["images"]
+    assert image["reason"].endswith(f"the other {len(image['covered'])} of the budget are spread evenly, for coverage")
     assert document["answer"] == "brown"
     assert err == ""
     with Image.open(overlay) as picture:

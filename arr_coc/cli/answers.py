@@ -34,9 +34,11 @@ def summary(answer: "Answer") -> str:
     times = answer.timings_ms
     vision, generate = times.get("vision", 0.0), times.get("generate", 0.0)
     total = total_ms(times)
+    covered = sum(image.cells_covered for image in answer.selection)
+    spread = f", {covered} of them for coverage" if covered else ""
     first = total - generate + times.get("prefill", 0.0)
     return (
-        f"visual tokens {answer.tokens_total} -> {answer.tokens_kept} ({share:.0f} % kept) · "
+        f"visual tokens {answer.tokens_total} -> {answer.tokens_kept} ({share:.0f} % kept{spread}) · "
         f"select {total - vision - generate:.0f} ms · vision {vision:.0f} ms · first token after {first:.0f} ms · "
         f"{total:.0f} ms in all"
     )

@@ -53,7 +53,8 @@ class ImageSelection:
     def _why_cells(self) -> str:
         covered, relevant = self.cells_covered, self.cells_kept - self.cells_covered
         if self.strategy == STRATEGIES[HALF_EVEN][0]:
-            return f"{self.reason}; {covered} of {self.cells_kept} cells are there for coverage alone"
+            alone = f"{covered} of {self.cells_kept} cells are there for coverage alone"
+            return f"{self.reason}; {alone if covered else 'relevance would have kept the same cells'}"
         if self.strategy != STRATEGIES[RELEVANCE][0]:
             return self.reason
         if not covered:
