@@ -158,14 +158,20 @@ def choose_cells(scores_BN: Tensor, k_B: Tensor) -> Tensor:
     return torch.zeros_like(order, dtype=torch.bool).scatter(1, order, place_N < k_B.unsqueeze(-1))
 
 
-def choose_with_coverage(scores_BHW: Tensor, k_B: Tensor, explore_B: Tensor) -> Tensor:
-    """Spend round(explore * k) of the budget on the even order, the rest on the scores: bool `[B, H, W]`."""
+def choose_with_coverage(scores_BHW: Tensor, k_B: Tensor, explore_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Spend round(explore * k) of the budget on the even order, the rest on the scores: bool `[B, H, W]`.
+
+    And which of these cells are there for the even order alone: they score below all that are there for their score.
+    """
     height, width = scores_BHW.shape[-2:]
     rank_N = even_rank(height, width, scores_BHW.device).flatten()
     covered_BN = rank_N < (explore_B * k_B).round().unsqueeze(-1)
     scores_BN = scores_BHW.flatten(1).float()
     top = scores_BN.amax(-1, keepdim=True) + 1
-    return choose_cells(torch.where(covered_BN, top, scores_BN), k_B).view_as(scores_BHW)
+    keep_BN = choose_cells(torch.where(covered_BN, top, scores_BN), k_B)
+    least_B1 = torch.where(keep_BN & ~covered_BN, scores_BN, torch.inf).amin(-1, keepdim=True)
+    alone_BN = keep_BN & covered_BN & (scores_BN < least_B1)
+    return keep_BN.view_as(scores_BHW), alone_BN.view_as(scores_BHW)
 
 
 def kept_indices(keep_BN: Tensor) -> tuple[Tensor, Tensor]:
@@ -274,7 +280,7 @@ class TokenAllocator(nn.Module):
         scores_BHW = torch.where(points_B.view(-1, 1, 1), scores_BHW, even_HW)
         explore_B = torch.where(noisy_B, explore_B.clamp(min=CAUTION), explore_B)
         k_B = torch.where(finite_B, k_B, height * width)
-        keep_BHW = choose_with_coverage(scores_BHW, k_B, explore_B)
+        keep_BHW, covers_BHW = choose_with_coverage(scores_BHW, k_B, explore_B)
         trusted_B11 = (finite_B & points_B).view(-1, 1, 1)
         soft_BHW = soften(relevance_BHW, spread_BHW, explore_B)
         soft_BHW = torch.where(trusted_B11, soft_BHW, 1.0)
@@ -282,4 +288,6 @@ class TokenAllocator(nn.Module):
         strategy_B = torch.where(points_B, strategy_B, EVEN_GRID)
         strategy_B = torch.where(k_B >= height * width, WHOLE_BUDGET, strategy_B)
         strategy_B = torch.where(finite_B, strategy_B, NOT_FINITE)
-        return Allocation(keep_BHW, soft_BHW, strategy_B)
+        covered_BHW = keep_BHW & (covers_BHW | ~points_B.view(-1, 1, 1) | (spread_BHW < RULED_OUT))
+        covered_BHW &= (strategy_B < WHOLE_BUDGET).view(-1, 1, 1)
+        return Allocation(keep_BHW, soft_BHW, strategy_B, covered_BHW)

@@ -135,6 +135,7 @@ class Allocation:
     keep_BHW: Tensor  # bool
     soft_BHW: Tensor  # relevance after the tensions; 1 where it is not to be trusted
     strategy_B: Tensor  # long, index into STRATEGIES
+    covered_BHW: Tensor  # bool: kept for even coverage of the image, and not for what the map says of the cell
 
     def strategy(self, index: int) -> tuple[str, str]:
         """Name of the strategy used for one image, and the reason in words."""
@@ -143,8 +144,8 @@ class Allocation:
 
 # From the weakest claim to the strongest: the last that applies is used.
 STRATEGIES = (
-    ("relevance", "the most relevant cells, with the policy's share of even coverage"),
-    ("half_even", "the relevance map looks like noise, so half of the cells were spread evenly"),
+    ("relevance", "the most relevant cells; what they leave of the budget is spread evenly"),
+    ("half_even", "the relevance map looks like noise, so half of the budget went to an even grid"),
     ("even_grid", "the relevance map points nowhere, so the cells were chosen on an even grid"),
     ("keep_all", "the budget covers every token"),
     ("keep_all", "the scores were not finite, so every token was kept"),

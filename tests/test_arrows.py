@@ -64,9 +64,15 @@ QWEN = (
 # Inside other rooms: which sub-room imports which.
 SUB_ROOMS = {
     "selectors.field": {"selectors.base"},
-    "evaluation.bench": {"evaluation.bench"},
+    "evaluation.bench": {"evaluation.bench", "evaluation.plotting"},
     "evaluation.field": {"evaluation.field", "evaluation.statistics"},
-    "evaluation.report": {"evaluation.report", "evaluation.field", "evaluation.statistics"},
+    "evaluation.report": {
+        "evaluation.report",
+        "evaluation.field",
+        "evaluation.statistics",
+        "evaluation.plotting",
+    },
+    "evaluation.plotting": set(),
     "evaluation.tuning": {"evaluation.field", "evaluation.statistics"},
     "evaluation.advice": {"evaluation.tuning", "evaluation.field", "evaluation.statistics"},
     "evaluation.statistics": set(),
@@ -195,7 +201,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 23_500, 165, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 23_800, 165, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.attending import (
+    RULED_OUT,
     TokenAllocator,
     budget_bounds,
     budget_by_mass,
@@ -15,6 +16,7 @@ from arr_coc.attending import (
     looks_like_noise,
     points_somewhere,
     share_budget,
+    suppress_neighbours,
 )
 
 CPU = torch.device("cpu")
@@ -122,6 +124,7 @@ def test_without_structure_the_choice_is_an_even_grid_and_says_so():
     allocation = TokenAllocator()(torch.full((1, 16, 16), 0.4), torch.tensor([[0.5, 0, 0]]), torch.tensor([64]))
     assert allocation.strategy(0)[0] == "even_grid"
     assert (allocation.keep_BHW[0].view(4, 4, 4, 4).sum((1, 3)) == 4).all()
+    assert torch.equal(allocation.covered_BHW, allocation.keep_BHW), "all of it is coverage"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -135,6 +138,7 @@ def test_scores_that_are_not_finite_keep_everything_in_that_row_only(bad):
     assert name == "keep_all"
     assert "not finite" in reason
     assert (allocation.soft_BHW[1] == 1).all(), "scores that are not to be trusted scale nothing"
+    assert not allocation.covered_BHW[1].any(), "what is whole needs no coverage"
 
 
 def test_a_budget_for_all_says_so():
@@ -202,6 +206,25 @@ def test_what_is_left_of_a_budget_is_spread_over_cells_that_are_ruled_out():
     allocation = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([64]))
     kept = allocation.keep_BHW[0]
     assert kept[5, 3:6].all()
+    assert torch.equal(kept & ~allocation.covered_BHW[0], relevance[0] > 0.5)
     in_blocks = kept.view(4, 4, 4, 4).sum((1, 3))
     assert in_blocks.min() >= 2
     assert in_blocks.max() <= 7
+
+
+@given(st.integers(1, 64), st.floats(0, 1), st.floats(0, 1), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_what_is_kept_for_coverage_scores_below_what_is_kept_for_relevance(k, explore, diversify, seed):
+    relevance = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(seed)) ** 4 * 0.05
+    relevance[0, 2:5, 2:6] = 0.9
+    tensions = torch.tensor([[0.5, explore, diversify]])
+    allocation = TokenAllocator()(relevance, tensions, torch.tensor([k]))
+    keep, covered = allocation.keep_BHW[0], allocation.covered_BHW[0]
+    assert not (covered & ~keep).any()
+    scores = suppress_neighbours(relevance, tensions[:, 2])[0]
+    if k == 64:
+        assert not covered.any()
+    elif covered.any() and (keep & ~covered).any():
+        assert scores[covered].max() <= scores[keep & ~covered].min()
+    plain = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([k])).covered_BHW[0]
+    assert torch.equal(plain, plain & (relevance[0] < RULED_OUT)), "without a share for it, only what is ruled out"

@@ -318,6 +318,7 @@ def test_the_table_is_for_people():
     assert lines[0].split()[:3] == ["side", "batch", "kept"]
     assert lines[2].endswith("2.50")
     assert "25.0" in lines[1]
+    assert "MB in all  MB above weights" in lines[0]
 
 
 def test_pictures(tmp_path, rows):

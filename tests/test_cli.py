@@ -25,8 +25,10 @@ from arr_coc.cli.terminal import may_colour
 from arr_coc.cli.typed import parse_keep, sample_image
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import Answer, ARRCOCQwen
+from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.language import answer_attention
 from arr_coc.qwen.processor import Conversation, encode, text_ids
+from arr_coc.viewing.paper import MARGIN
 from arr_coc_scenes import draw_scene, make_scene
 from studies.figures import write
 
@@ -73,6 +75,8 @@ def test_the_summary_counts_all_that_comes_before_the_first_token():
     times = {"glance": 90.0, "texture": 10.0, "vision": 30.0, "generate": 45.0, "prefill": 25.0}
     line = summary(Answer("green", [], 256, 16, times))
     assert line.endswith("select 100 ms · vision 30 ms · first token after 155 ms · 175 ms in all")
+    made = ImageSelection((2, 2), torch.arange(3), None, {}, {}, {}, "", "", covered=torch.tensor([True, False, True]))
+    assert "4 -> 3 (75 % kept, 2 of them for coverage)" in summary(Answer("green", [made], 4, 3, {}))
 
 
 def test_ask_as_json_with_fewer_tokens_and_a_picture(capsys, tmp_path):
@@ -84,18 +88,20 @@ def test_ask_as_json_with_fewer_tokens_and_a_picture(capsys, tmp_path):
     assert document["tokens_kept"] == len(document["images"][0]["kept"]) == 64
     assert document["tokens_total"] == 256
     assert document["notices"] == []
+    (image,) = document["images"]
+    assert image["reason"].endswith(f"the other {len(image['covered'])} of the budget are spread evenly, for coverage")
     assert document["answer"] == "brown"
     assert err == ""
     with Image.open(overlay) as picture:
-        assert picture.size == (512, 512)
+        assert picture.width == 512 + 2 * MARGIN
+        assert picture.height > 512 + 5 * MARGIN, "question, answer and legend"
 
 
 def test_several_images_are_shown_side_by_side(tmp_path):
     overlay, sample = tmp_path / "both.png", str(sample_image())
     assert run(["ask", sample, sample, "What colour is the hand?", "--keep", "80", "--overlay", str(overlay)]) == 0
     with Image.open(overlay) as picture, Image.open(sample) as one:
-        assert picture.height == one.height
-        assert picture.width > 2 * one.width
+        assert picture.width > 2 * one.width > 1.2 * picture.height
 
 
 def test_the_overlay_of_a_full_answer_shows_where_it_looked(tmp_path):
@@ -303,6 +309,7 @@ def test_json_is_as_the_schema_says(options, capsys):
     assert run(["ask", "Which automobile?", "--json", *options]) == 0
     document = json.loads(capsys.readouterr().out)
     Draft202012Validator(SCHEMA).validate(document)
+    assert all(set(image["covered"]) <= set(image["kept"]) for image in document["images"])
     assert document["notices"]
     for wrong in ({"keep": 1.5}, {"keep": 1}, {"answer": None}, {"images": []}, {"more": 1}, {"timings_ms": {"a": -1}}):
         valid = Draft202012Validator(SCHEMA).is_valid({**document, **wrong})

@@ -21,7 +21,7 @@ from arr_coc.cli.run import run
 from arr_coc.cli.typed import sample_image
 from arr_coc.comparing import Variant, answer_way, plan
 from arr_coc.images.reader import read_image
-from arr_coc.viewing import kept_overlay
+from arr_coc.viewing import answer_card
 from studies.figures import headline
 
 ROOT = Path(__file__).parent.parent
@@ -59,14 +59,16 @@ def test_show_writes_everything_and_lists_it(loaded, tmp_path, capsys):
     assert out.splitlines() == [str(tmp_path / "why" / name) for name in names]
     assert "answer: ZEVORE" in err
     image = read_image(sample_image())
-    selection = loaded.ask(image, QUESTION, keep="auto").selection[0]
-    with Image.open(tmp_path / "why" / "kept.png") as kept, Image.open(tmp_path / "why" / "homunculus.png") as warped:
-        assert np.array_equal(np.asarray(kept), np.asarray(kept_overlay(image, selection.mask)))
-        assert warped.size == image.size
+    answer = loaded.ask(image, QUESTION, keep="auto")
+    selection = answer.selection[0]
+    with Image.open(tmp_path / "why" / "kept.png") as kept:
+        assert np.array_equal(np.asarray(kept), np.asarray(answer_card([image], QUESTION, answer)))
+    page = (tmp_path / "why" / "slider.html").read_text()
+    assert all(words in page for words in (QUESTION, "Answer: ZEVORE", selection.why))
     with (tmp_path / "why" / "tokens.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["index"]) for row in rows if row["kept"] == "True"] == selection.kept.tolist()
-    assert set(rows[0]) == {"index", "y", "x", "kept", "relevance", "why", *selection.maps}
+    assert set(rows[0]) == {"index", "y", "x", "kept", "relevance", "covered", "why", *selection.maps}
 
 
 def test_show_is_blurred_where_a_small_copy_was_seen(tmp_path, capsys):
@@ -75,10 +77,11 @@ def test_show_is_blurred_where_a_small_copy_was_seen(tmp_path, capsys):
     assert "256 -> 64" in capsys.readouterr().err
     ours = load("mini", "look_twice", "foveated")
     image = read_image(sample_image())
-    selection = ours.ask(image, QUESTION, keep=64).selection[0]
+    answer = ours.ask(image, QUESTION, keep=64)
+    selection = answer.selection[0]
     assert (selection.periphery, selection.cells_kept) == ((5, 5), 39)
     with Image.open(tmp_path / "kept.png") as kept:
-        assert np.array_equal(np.asarray(kept), np.asarray(kept_overlay(image, selection.mask, (5, 5))))
+        assert np.array_equal(np.asarray(kept), np.asarray(answer_card([image], QUESTION, answer)))
 
 
 def test_show_writes_over_its_own_files_and_no_others(loaded, tmp_path, capsys):

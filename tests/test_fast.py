@@ -90,6 +90,7 @@ def assert_equal_choices(ours, conversations, keeps, **changed):
     for fast, slow in zip(made.images, ours.prepare(**inputs, keep=keeps).images, strict=True):
         for one, other in zip(fast, slow, strict=True):
             assert torch.equal(one.kept, other.kept)
+            assert torch.equal(one.kept_for_coverage, other.kept_for_coverage)
             assert (one.strategy, one.reason, one.grid) == (other.strategy, other.reason, other.grid)
             assert one.periphery == other.periphery
             assert close(one.relevance, other.relevance)

@@ -1,5 +1,7 @@
 """The report: promises held against results, who beats whom, losses, and pages that are whole, the same every time."""
 
+import io
+import itertools
 import json
 import subprocess
 import sys
@@ -11,11 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+from PIL import Image
 
 from arr_coc.cli.run import run
 from arr_coc.evaluation.field.data import ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
 from arr_coc.evaluation.field.run import pack_cells
+from arr_coc.evaluation.plotting import Named, name_lines, new_figure, styled
 from arr_coc.evaluation.report import main as report_main
 from arr_coc.evaluation.report.compare import win_matrix
 from arr_coc.evaluation.report.pages import (
@@ -30,7 +36,7 @@ from arr_coc.evaluation.report.pages import (
     to_html,
     to_markdown,
 )
-from arr_coc.evaluation.report.plots import frontier
+from arr_coc.evaluation.report.plots import every_pareto, few_of, frontier, pareto
 from arr_coc.evaluation.report.results import (
     FIELD,
     Answers,
@@ -42,6 +48,7 @@ from arr_coc.evaluation.report.results import (
     labels_of,
     read_file,
 )
+from arr_coc.viewing.paper import PAPER
 from studies.figures.look_twice import BUDGETS
 from studies.report import losses as report_losses
 from studies.report.__main__ import main as own_report
@@ -50,7 +57,7 @@ from studies.report.equal_time import at_equal_time, within_our_time
 from studies.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, take_turns
 from studies.report.sections import equal_token_blocks, lead_blocks, twice_blocks
 from studies.report.sources import EQUAL, FILES, GPU, SELECTOR, Results, read_results, source_blocks
-from studies.report.verdicts import promises, verdict_blocks, verdict_of
+from studies.report.verdicts import promised_blocks, promises, verdict_blocks, verdict_of
 
 ROOT = Path(__file__).parent.parent
 ARR, DIV, ALL = ("arr_coc", "sparse"), ("divprune", "dense"), ("plain", "dense")
@@ -257,6 +264,37 @@ def test_nothing_beats_the_frontier_and_all_else_is_beaten(points):
     assert len(set(on)) == len(on)
     assert not any(beats(point, one) for one in on for point in points)
     assert all(point in on or any(beats(one, point) for one in on) for point in points)
+
+
+def test_a_few_lines_are_named_and_the_appendix_has_all():
+    rows = [row(name, 0.5 + number / 20) for number, name in enumerate(("mmtok", "visionzip", "divprune", "fastv"))]
+    rows += [row("arr_coc", 0.9), row("arr_coc", 0.85, encoding="sparse"), row("downsampling", 0.2)]
+    rows += [row("plain", 0.95, 1.0), row("random:seed=0", 0.99), row("oracle", 0.99), row("even_grid", 0.1)]
+    entries = entries_of(rows)
+    ours = [("arr_coc", "dense"), ("arr_coc", "sparse")]
+    best = [("fastv", "dense"), ("divprune", "dense"), ("visionzip", "dense")]
+    assert few_of(entries) == [*ours, *best, ("downsampling", "dense")]
+    assert few_of(entries_of(rows[:1])) == [("mmtok", "dense")]
+    few, every = (make(entries, labels_of(entries), entries[0].place) for make in (pareto, every_pareto))
+    kinds = ("tokens", "time")
+    assert [picture.name for picture in few.pictures] == [f"pareto-scenes-512px-{kind}.png" for kind in kinds]
+    assert [picture.name for picture in every.pictures] == [f"pareto-all-scenes-512px-{kind}.png" for kind in kinds]
+    papers = [Image.open(io.BytesIO(data)).convert("RGB").getpixel((2, 2)) for data in few.pictures[0].files().values()]
+    assert papers == [PAPER, (21, 24, 29)], "paper as in all pictures, and a dark one"
+
+
+def test_names_of_lines_do_not_overlap():
+    with styled():
+        figure = new_figure(4, 3)
+        axes = figure.subplots()
+        axes.plot([1, 2, 3], [5, 5.1, 5.2])
+        name_lines(axes, [Named(f"line number {n}", 2, 5 + n / 100, "black") for n in range(6)])
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        boxes = [Text.get_window_extent(text, renderer) for text in axes.texts]
+    assert len(boxes) == 6
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    line = axes.lines[0].get_transform().transform(axes.lines[0].get_xydata())
+    assert not any(box.count_contains(line) for box in boxes)
 
 
 def scored(**columns):
@@ -558,9 +596,12 @@ def test_our_own_report_is_the_same_page_with_more_sections(tiny_field, tmp_path
     added += ("At equal measured time", "What ARR-COC lost")
     assert "promised" not in users
     sections = {part.partition("\n")[0]: part.strip() for part in own.split("\n## ")}
-    assert [part.strip() for part in users.split("\n## ")] == [
-        part for head, part in sections.items() if head not in (*added, "What made each file")
-    ]
+    first, *others = [part for head, part in sections.items() if head not in (*added, "What made each file")]
+    ours = ("- Of the promises", "The **trained rival**")
+    promised = "\n\n".join(part for part in first.split("\n\n") if not part.startswith(ours))
+    assert [part.strip() for part in users.split("\n## ")] == [promised, *others]
+    summary = [line for line in own.partition("\n## ")[0].splitlines() if line.startswith("- ")]
+    assert 2 <= len(summary) <= 5
     command = "arr-coc eval --side 192 --selector arr_coc --selector random:seed=0 --selector random:seed=1"
     assert f"{command} --selector oracle --selector plain --keep 0.25 --keep 0.06 --encoding sparse" in own
     assert set(added) < set(sections)
@@ -642,5 +683,12 @@ def test_the_report_of_the_docs_is_what_the_results_say():
     """All of it but plots, and what needs every answer of the field, which are not kept here."""
     text = (ROOT / "docs" / "report" / "report.md").read_text(encoding="utf-8")
     measured = Measured.of(ROOT / "results")
-    for make in (verdict_blocks, lead_blocks, report_main.table_blocks, equal_token_blocks, source_blocks):
+    for make in (
+        promised_blocks,
+        verdict_blocks,
+        lead_blocks,
+        report_main.table_blocks,
+        equal_token_blocks,
+        source_blocks,
+    ):
         assert to_markdown(make(measured)).strip() in text, "run python -m studies.report beside the samples"

@@ -199,10 +199,13 @@ def test_a_choice_alone(served, owner, pictures):
     told = httpx.post(f"{served[0]}/v1/arr_coc/select", json=given, timeout=60).json()
     (image,), (chosen,) = told["images"], owner.choose(pictures[0], QUESTIONS[0], 0.25)
     assert (image["grid"], image["kept"]) == ([8, 8], chosen.kept.tolist())
-    assert image["reason"] == chosen.reason
+    assert image["reason"] == chosen.why
+    assert image["covered"] == chosen.kept_for_coverage.tolist()
+    assert (image["cells_kept"], image["cells_covered"]) == (chosen.cells_kept, chosen.cells_covered)
     torch.testing.assert_close(torch.tensor(image["scores"]), chosen.relevance, atol=1e-4, rtol=0)
     overlay = Image.open(io.BytesIO(base64.b64decode(image["overlay"].partition(",")[2])))
-    assert (overlay.size, overlay.format) == (pictures[0].size, "PNG")
+    assert overlay.format == "PNG"
+    assert min(overlay.size) > max(pictures[0].size), "with question and legend"
     assert told["usage"]["visual_tokens_kept"] == 16
     given["keep"], given["overlay"] = 1.0, False
     (image,) = httpx.post(f"{served[0]}/v1/arr_coc/select", json=given, timeout=60).json()["images"]

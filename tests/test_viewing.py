@@ -17,14 +17,15 @@ from arr_coc import viewing
 from arr_coc.attending import TokenAllocator
 from arr_coc.config import SCORERS, TENSIONS
 from arr_coc.qwen.answers import Answer, ImageSelection
-from arr_coc.viewing.heatmaps import colour_bar, cut_of, number
-from arr_coc.viewing.latency import SHADES, ratio_words, stage_times
-from arr_coc.viewing.overlays import border, outline
-from arr_coc.viewing.paper import INK, LONGEST, PAPER, above, beside, colour_map, fitted, font, shade, wrap
+from arr_coc.viewing.cards import choice_words
+from arr_coc.viewing.heatmaps import colour_bar, cut_of, number, weight_told
+from arr_coc.viewing.latency import COLOURS, ratio_words, stage_times
+from arr_coc.viewing.overlays import RELEVANT, border, outline
+from arr_coc.viewing.paper import INK, LONGEST, PAPER, above, beside, colour_map, fitted, font, wrap
 from arr_coc.viewing.saving import is_ours, refuse_others, save_picture, save_table
 from arr_coc.viewing.sheets import MARGIN as SHEET_MARGIN
 from arr_coc.viewing.sheets import sheet
-from arr_coc.viewing.warping import mesh
+from arr_coc.viewing.warping import homunculus_page, mesh
 
 GRID = (4, 5)
 SIZES = [(160, 128), (40, 30), (900, 20), (20, 900), (1, 1)]  # px
@@ -57,15 +58,17 @@ def selection(kept=8, grid=GRID, explore=0.0, diversify=0.0, seed=0, smooth=True
     strategy, reason = allocation.strategy(0)
     indices = allocation.keep_BHW[0].flatten().nonzero().squeeze(-1)
     named = dict(zip(TENSIONS, tensions[0].tolist(), strict=True))
-    return ImageSelection(grid, indices, relevance, maps, dict.fromkeys(SCORERS, 0.5), named, strategy, reason)
+    covered = allocation.covered_BHW[0].flatten()[indices]
+    weights = dict.fromkeys(SCORERS, 0.5)
+    return ImageSelection(grid, indices, relevance, maps, weights, named, strategy, reason, covered=covered)
 
 
 def whole(grid=GRID) -> ImageSelection:
     return ImageSelection(grid, torch.arange(grid[0] * grid[1]), None, {}, {}, {}, "keep_all", "all were asked for")
 
 
-def answer(made: ImageSelection, text: str = "green") -> Answer:
-    return Answer(text, [made], made.tokens_total, made.tokens_kept, {})
+def answer(made: ImageSelection, text: str = "green", images: int = 1) -> Answer:
+    return Answer(text, [made] * images, images * made.tokens_total, images * made.tokens_kept, {})
 
 
 # ---------------------------------------------------------------- overlays
@@ -88,19 +91,46 @@ def test_overlays_are_as_large_as_the_image(size):
 def test_kept_cells_are_the_image_and_dropped_ones_are_not():
     image, made = picture(), selection()
     difference = (np.asarray(image) != np.asarray(viewing.kept_overlay(image, made.mask))).any(-1)
-    cells = difference.reshape(4, 32, 5, 32).mean((1, 3))
+    cells = difference.reshape(4, 32, 5, 32)[:, 4:28, :, 4:28].mean((1, 3))  # without the line around them
     assert np.array_equal(cells == 0, made.mask.numpy())
     assert cells[~made.mask.numpy()].min() > 0.9
     assert viewing.before_after(image, made)[0] == image
+    assert viewing.kept_overlay(image, torch.ones(GRID, dtype=torch.bool)) == image, "nothing to tell apart"
+
+
+def middles(drawn: Image.Image) -> np.ndarray:
+    """Colours of the middles of cells, `[H, W, 3]`."""
+    return np.asarray(drawn, dtype=int).reshape(4, 32, 5, 32, 3)[:, 16, :, 16]
+
+
+def test_cells_kept_for_coverage_are_tinted_and_have_no_line():
+    grey = Image.new("RGB", (160, 128), (128, 128, 128))
+    made = selection(10, explore=0.6)
+    relevant, covered = (made.mask & ~made.covered_mask).numpy(), made.covered_mask.numpy()
+    assert covered.any()
+    assert relevant.any()
+    drawn = viewing.choice_overlay(grey, made)
+    colours = middles(drawn)
+    assert (colours[relevant] == 128).all()
+    assert (colours[covered][:, 2] > colours[covered][:, 0] + 40).all(), "blue"
+    assert (np.ptp(colours[~made.mask.numpy()], axis=-1) == 0).all(), "grey"
+    orange = (np.asarray(drawn) == RELEVANT).all(-1).reshape(4, 32, 5, 32)[:, 6:26, :, 6:26].any((1, 3))
+    assert not orange.any(), "a line stays at the rim of its cells"
+    lined = (np.asarray(drawn) == RELEVANT).all(-1).reshape(4, 32, 5, 32).any((1, 3))
+    assert (lined | ~relevant).any()
+    assert middles(viewing.evidence_overlay(grey, made.mask, [], None, made.covered_mask)).tolist() == colours.tolist()
 
 
 def test_with_a_small_copy_dropped_cells_are_blurred_and_no_darker():
     image, made = picture(), replace(selection(), periphery=(2, 2))
     seen = np.asarray(viewing.kept_overlay(image, made.mask, made.periphery), dtype=float)
     pixels, kept = np.asarray(image, dtype=float), made.mask.numpy().repeat(32, 0).repeat(32, 1)
-    assert np.array_equal(seen[kept], pixels[kept])
+    off_lines = np.tile(np.pad(np.ones((22, 22), dtype=bool), 5), (4, 5))
+    assert np.array_equal(seen[kept & off_lines], pixels[kept & off_lines])
+    kept |= ~off_lines
     assert np.abs(seen[~kept] - pixels[~kept]).max() > 0
     assert abs(seen[~kept].mean() - pixels[~kept].mean()) < 3
+    assert made.why.endswith("a small copy of the whole image, 2 x 2 tokens")
     assert np.abs(np.diff(seen, axis=0))[~kept[1:]].mean() < np.abs(np.diff(pixels, axis=0))[~kept[1:]].mean()
     assert viewing.before_after(image, made)[1] == viewing.kept_overlay(image, made.mask, (2, 2))
     assert (made.cells_kept, made.tokens_kept) == (int(made.mask.sum()), int(made.mask.sum()) + 4)
@@ -115,7 +145,7 @@ def test_evidence_boxes_in_shares_and_in_px_are_the_same_line():
     assert changed[32:97, 82].all()
     assert not changed[32:97, 40:81].any(), "the line runs through what it is about"
     rim = viewing.evidence_overlay(image, made.mask, [(0, 0, 160, 128)])  # nowhere outside to go
-    assert (np.asarray(rim) != np.asarray(viewing.kept_overlay(image, made.mask))).any(-1)[[1, -2]].all()
+    assert (np.asarray(rim) != np.asarray(viewing.kept_overlay(image, made.mask))).any(-1)[[1, -2], 2:].all()
     assert viewing.evidence_overlay(image, made.mask, []) == viewing.kept_overlay(image, made.mask)
 
 
@@ -153,6 +183,10 @@ def test_every_picture_can_be_drawn_of_any_image(size):
         viewing.scorer_panels(image, whole()),
         viewing.questions_row(image, [("Which word?", answer(made)), ("What is it?" * 30, answer(whole(), "x" * 500))]),
         viewing.difference(image, made, whole()),
+        viewing.answer_card([image], "Which word?", answer(made)),
+        viewing.answer_card([image, image], "Which word?" * 30, answer(made, "y" * 500, 2)),
+        viewing.answer_card([image], "Which word?", answer(whole()), [made.relevance]),
+        homunculus_page(image, made.relevance),
     ]
     for one in drawn:
         pixels = np.asarray(one)
@@ -190,6 +224,41 @@ def test_a_map_that_is_flat_or_not_finite_is_drawn():
     for values in (torch.full(GRID, 0.5), torch.full(GRID, float("nan"))):
         assert viewing.heatmap(picture(), values, kept_HW=selection().mask).mode == "RGB"
         assert viewing.homunculus(picture(), values) == viewing.homunculus(picture(), torch.zeros(GRID))
+
+
+def test_a_card_grows_with_what_it_says():
+    """Question, answer, tokens and legend each take their room; nothing is written over the image."""
+    image, made = picture(480, 384), selection(10, explore=0.6)
+    plain = viewing.kept_page([image], [made])
+    question, card = viewing.headed(plain, "Why?"), viewing.answer_card([image], "Why?", answer(made))
+    assert plain.height < question.height < viewing.headed(plain, "Why?", "so").height < card.height
+    assert viewing.headed(plain, " ") == plain
+    at = card.height - plain.height
+    assert card.crop((0, at, plain.width, card.height)) == plain
+    assert plain.crop((18, 18, 498, 402)) == viewing.choice_overlay(image, made)
+    assert choice_words([made, made]) == {
+        "relevant": f"kept for relevance: {2 * (10 - made.cells_covered)}",
+        "covered": f"kept for coverage, spread evenly: {2 * made.cells_covered}",
+        "dropped": "dropped: 20",
+    }
+    assert choice_words([replace(made, periphery=(2, 2))])["copied"] == "seen in the small copy alone: 10"
+    assert choice_words([replace(made, strategy="divprune", covered=None)])["relevant"] == "kept by divprune: 10"
+    assert choice_words([whole()]) == {"whole": "all 20 cells were kept"}
+    assert len(viewing.choice_legend([made])) == 3
+
+
+def test_scorers_without_weight_are_grey():
+    image, made = picture(), selection()
+    colours = lambda drawn: np.ptp(np.asarray(drawn, dtype=int), axis=-1).max()  # noqa: E731
+    used, unused = (viewing.heatmap(image, made.relevance, weight=weight) for weight in (0.5, 0.001))
+    assert used.size == unused.size
+    assert colours(used) > 60 > 8 > colours(unused)
+    assert weight_told(0.001) == "no weight for this question"
+    assert weight_told(0.25) == "weight 0.25"
+    half = replace(made, weights=dict(zip(SCORERS, (0.0, 0.0, 1.0), strict=True)))
+    left = (0, 0, 400, 360)
+    assert colours(viewing.scorer_panels(image, made).crop(left)) > 60
+    assert colours(viewing.scorer_panels(image, half).crop(left)) < 12
 
 
 def test_scorers_and_no_scorers_differ():
@@ -302,6 +371,16 @@ def test_the_slider_is_one_page_with_both_pictures_inside():
     assert not re.search(r"https?:|<script|<link|url\(", page)
     with pytest.raises(ValueError, match="one size"):
         viewing.slider_html(image, picture(10, 10))
+    made = selection(10, explore=0.6)
+    told = viewing.slider_page(image, "Is 1 < 2 & <b>?", answer(made, "<i>yes"))
+    for words in (
+        "Is 1 &lt; 2 &amp; &lt;b&gt;?",
+        "Answer: &lt;i&gt;yes",
+        "10 of 20 visual tokens (50 % kept)",
+        made.why,
+    ):
+        assert words in told, words
+    assert all(f"<li class='{name}'>{words}</li>" in told for name, words in choice_words([made]).items())
 
 
 def test_times_by_stage_add_up_to_the_whole_answer():
@@ -323,7 +402,7 @@ def test_bars_are_as_long_as_their_times():
     rows = {"all": {"vision": 80.0, "prefill": 20.0}, "few": {"select": 10.0, "vision": 40.0}}
     pixels = np.asarray(viewing.latency_bars(rows))
     for stage, lengths in {"vision": {416, 208}, "prefill": {104}, "select": {52}}.items():
-        counts = (pixels == shade(SHADES[stage])).all(-1).sum(1)
+        counts = (pixels == COLOURS[stage]).all(-1).sum(1)
         for length in lengths:  # less the paper between parts
             assert ((counts <= length) & (counts >= length - 3)).any(), (stage, length)
     assert viewing.latency_bars({"one": {}}).mode == "RGB"
@@ -354,7 +433,7 @@ def test_a_row_for_every_cell_with_every_map():
     for name, values in {**made.maps, "relevance": made.relevance}.items():
         assert torch.tensor([row[name] for row in rows]).equal(values.flatten())
     by_rank = sorted((row for row in rows if row["kept"]), key=lambda row: -row["relevance"])
-    assert [row["why"] for row in by_rank] == [f"kept: rank {rank} of 8 by relevance" for rank in range(1, 9)]
+    assert [row["why"] for row in by_rank] == [f"kept: rank {rank} by relevance" for rank in range(1, 9)]
     assert {row["why"] for row in rows if not row["kept"]} == {"dropped: below the cut"}
 
 
@@ -364,13 +443,18 @@ def test_every_reason_agrees_with_the_choice(kept, explore, diversify, seed, smo
     made = selection(kept, explore=explore, diversify=diversify, seed=seed, smooth=smooth)
     for row in viewing.token_rows(made):
         assert row["why"].startswith("kept: " if row["kept"] else "dropped: ")
+        assert row["covered"] == row["why"].startswith("kept: coverage")
+        assert row["kept"] or not row["covered"]
+    covered, relevant = made.cells_covered, made.cells_kept - made.cells_covered
+    assert f"{relevant} cell" in made.why or covered in (0, kept) or made.strategy == "half_even"
+    assert not covered or str(covered) in made.why or made.strategy == "even_grid"
 
 
 def test_coverage_and_suppression_are_named():
     whys = {row["why"] for row in viewing.token_rows(selection(10, explore=0.6))}
-    assert "kept: coverage" in whys
+    assert "kept: coverage, spread evenly over the image" in whys
     whys = {row["why"].split(" by relevance")[-1] for row in viewing.token_rows(selection(4, diversify=1.0))}
-    assert ", beside a more relevant cell or for coverage" in whys
+    assert ", beside a more relevant cell" in whys
     assert {row["why"] for row in viewing.token_rows(whole())} == {"kept: all were asked for"}
     assert viewing.token_rows(whole())[0]["relevance"] is None
 

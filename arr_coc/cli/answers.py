@@ -30,9 +30,11 @@ def summary(answer: "Answer", seconds: float | None = None) -> str:
     times = answer.timings_ms
     vision, generate = times.get("vision", 0.0), times.get("generate", 0.0)
     total = total_ms(times)
+    covered = sum(image.cells_covered for image in answer.selection)
+    spread = f", {covered} of them for coverage" if covered else ""
     first = total - generate + times.get("prefill", 0.0)
     return (
-        f"visual tokens {answer.tokens_total} -> {answer.tokens_kept} ({share:.0f} % kept) · "
+        f"visual tokens {answer.tokens_total} -> {answer.tokens_kept} ({share:.0f} % kept{spread}) · "
         f"select {total - vision - generate:.0f} ms · vision {vision:.0f} ms · first token after {first:.0f} ms · "
         f"{f'{total:.0f} ms' if seconds is None else f'{seconds:.1f} s'} in all"
     )
@@ -60,16 +62,11 @@ def write_overlay(
 ) -> None:
     """Each image with what was kept; if all was kept, with where the answer's tokens attended. Several side by side."""
     from arr_coc.images.reader import read_images
-    from arr_coc.viewing import heat_overlay, kept_overlay, side_by_side
+    from arr_coc.viewing import answer_card
     from arr_coc.viewing.saving import save_as
     from arr_coc.viewing.tokens import looked_at
 
-    pictures = read_images(list(pictures))
-    if answer.tokens_kept < answer.tokens_total:
-        drawn = [
-            kept_overlay(one, made.mask, made.periphery) for one, made in zip(pictures, answer.selection, strict=True)
-        ]
-    else:
-        looked = looked_at(loaded, pictures, question, answer.text, history)
-        drawn = [heat_overlay(one, heat) for one, heat in zip(pictures, looked, strict=True)]
-    save_as(side_by_side(drawn), path)
+    pictures, heats = read_images(list(pictures)), None
+    if answer.tokens_kept >= answer.tokens_total:
+        heats = looked_at(loaded, pictures, question, answer.text, history)
+    save_as(answer_card(pictures, question, answer, heats), path)

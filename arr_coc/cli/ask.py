@@ -106,9 +106,10 @@ def as_document(answer: "Answer", model: str, keep: float | int | str, notices: 
             {
                 "grid": list(image.grid),
                 "kept": image.kept.tolist(),
+                "covered": image.kept_for_coverage.tolist(),
                 "periphery": None if image.periphery is None else list(image.periphery),
                 "strategy": image.strategy,
-                "reason": image.reason,
+                "reason": image.why,
             }
             for image in answer.selection
         ],

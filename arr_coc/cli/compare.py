@@ -88,7 +88,7 @@ def compare(
     else:
         print_table(rows, question)
     if paths:
-        write_pictures(rows, image, paths)
+        write_pictures(rows, image, question, paths)
         notes([f"pictures in {out}"], quiet)
     if all(row.error for row in rows):
         raise typer.Exit(EXIT_NO_MEMORY)
@@ -225,20 +225,21 @@ def _plain_name(row: Variant) -> str:
     return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in f"{row.selector}-{row.keep}")[:60]
 
 
-def write_pictures(rows: Sequence[Variant], image: "Image.Image", paths: Sequence[Path]) -> None:
-    """Each answered row with its kept cells, all of them on one sheet, and the times as bars."""
-    from arr_coc.viewing import latency_bars, questions_row, stage_times
+def write_pictures(rows: Sequence[Variant], image: "Image.Image", question: str, paths: Sequence[Path]) -> None:
+    """Each answered row with its kept cells, all of them on one sheet, and the times as bars; under the question."""
+    from arr_coc.viewing import headed, latency_bars, questions_row, stage_times
     from arr_coc.viewing.paper import above
     from arr_coc.viewing.saving import save_picture
 
     done = [(_label(row), row.answer, path) for row, path in zip(rows, paths, strict=False) if row.answer is not None]
     for label, answer, path in done:
-        save_picture(questions_row(image, [(label, answer)]), path)
+        save_picture(headed(questions_row(image, [(label, answer)]), question), path)
     entries = [(label, answer) for label, answer, _ in done]
     if not entries:
         return
     lines: list[Image.Image] = [
         questions_row(image, entries[start : start + COLUMNS]) for start in range(0, len(entries), COLUMNS)
     ]
-    save_picture(above(lines, gap=0), paths[-2])
-    save_picture(latency_bars({label: stage_times(answer.timings_ms) for label, answer in entries}), paths[-1])
+    save_picture(headed(above(lines, gap=0), question), paths[-2])
+    times = {f"{label}: {answer.text}": stage_times(answer.timings_ms) for label, answer in entries}
+    save_picture(headed(latency_bars(times), question), paths[-1])

@@ -18,7 +18,7 @@ from arr_coc.cli.terminal import notes, open_file, set_verbosity, waited
 if TYPE_CHECKING:
     from PIL import Image
 
-    from arr_coc.qwen.answers import ImageSelection
+    from arr_coc.qwen.answers import Answer
 
 NAMES = (
     *("kept", "information", "perspectival", "participatory", "relevance"),
@@ -67,7 +67,7 @@ def show(
     loaded.break_even = 0  # a choice is what is asked for, whether it pays on this device or not
     answer = loaded.ask(picture, question, keep=dial, max_new_tokens=max_new_tokens)
     (selection,) = answer.selection
-    write = writers(picture, selection)
+    write = writers(picture, question, answer)
     missing = [name for name in wanted if name not in write]
     written = {name: path for name, path in paths.items() if name in write}
     for name, path in written.items():
@@ -97,30 +97,34 @@ def file_name(name: str) -> str:
     return {"slider": "slider.html", "tokens": "tokens.csv"}.get(name, f"{name}.png")
 
 
-def writers(image: "Image.Image", selection: "ImageSelection") -> dict[str, Callable[[Path], None]]:
-    """What a selection has to show, by name: functions that write it to a file."""
+def writers(image: "Image.Image", question: str, answer: "Answer") -> dict[str, Callable[[Path], None]]:
+    """What an answer's choice has to show, by name: functions that write it to a file, under question and answer."""
     from arr_coc.config import SCORERS
     from arr_coc.files import write_whole
-    from arr_coc.viewing import before_after, heatmap, homunculus, kept_overlay, scorer_panels, slider_html, token_rows
-    from arr_coc.viewing.heatmaps import ABOUT
+    from arr_coc.viewing import headed, heatmap, kept_page, scorer_panels, slider_page, token_rows, tokens_told
+    from arr_coc.viewing.heatmaps import ABOUT, weight_told
     from arr_coc.viewing.saving import save_picture, save_table
+    from arr_coc.viewing.warping import homunculus_page
+
+    (selection,), told = answer.selection, tokens_told(answer.tokens_kept, answer.tokens_total)
 
     def pictured(draw: Callable[..., "Image.Image"], *of: Any, **more: Any) -> Callable[[Path], None]:
-        return lambda path: save_picture(draw(*of, **more), path)
+        return lambda path: save_picture(headed(draw(*of, **more), question, answer.text, told), path)
 
-    relevance = selection.relevance
+    relevance, cells = selection.relevance, {"kept_HW": selection.mask, "covered_HW": selection.covered_mask}
     made: dict[str, Callable[[Path], None]] = {
-        "kept": pictured(kept_overlay, image, selection.mask, selection.periphery),
+        "kept": pictured(kept_page, [image], [selection]),
         "scorers": pictured(scorer_panels, image, selection),
-        "slider": lambda path: write_whole(path, slider_html(*before_after(image, selection))),
+        "slider": lambda path: write_whole(path, slider_page(image, question, answer)),
         "tokens": lambda path: save_table(token_rows(selection), path),
     }
     if relevance is not None:
-        made["relevance"] = pictured(heatmap, image, relevance, kept_HW=selection.mask, title="relevance")
-        made["homunculus"] = pictured(homunculus, image, relevance)
+        made["relevance"] = pictured(heatmap, image, relevance, **cells, title="relevance: what the maps give together")
+        made["homunculus"] = pictured(homunculus_page, image, relevance)
     for name in set(SCORERS) & set(selection.maps):
-        title = f"{name}: {ABOUT[name]}, weight {selection.weights[name]:.2f}"
-        made[name] = pictured(heatmap, image, selection.maps[name], title=title)
+        weight = selection.weights[name]
+        title = f"{name}: {ABOUT[name]}, {weight_told(weight)}"
+        made[name] = pictured(heatmap, image, selection.maps[name], title=title, weight=weight)
     return made
 
 

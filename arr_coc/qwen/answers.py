@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arr_coc.records import HALF_EVEN, RELEVANCE, STRATEGIES
+
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
@@ -21,6 +23,7 @@ class ImageSelection:
     reason: str
     periphery: tuple[int, int] | None = None  # cells of the small copy that the language model saw as well
     is_fallback: bool = False  # whether all was kept because choosing went wrong
+    covered: Tensor | None = None  # [K] bool beside `kept`: kept for even coverage, not for relevance; None: none was
 
     @property
     def tokens_total(self) -> int:
@@ -36,10 +39,47 @@ class ImageSelection:
         return self.cells_kept + (self.periphery[0] * self.periphery[1] if self.periphery else 0)
 
     @property
+    def cells_covered(self) -> int:
+        """Kept cells that are there for even coverage of the image."""
+        return 0 if self.covered is None else int(self.covered.sum())
+
+    @property
+    def why(self) -> str:
+        """The reason with its figures: how many cells were kept for relevance, and how many for coverage."""
+        small = self.periphery
+        copy = f"; beside them a small copy of the whole image, {small[0]} x {small[1]} tokens" if small else ""
+        return self._why_cells() + copy
+
+    def _why_cells(self) -> str:
+        covered, relevant = self.cells_covered, self.cells_kept - self.cells_covered
+        if self.strategy == STRATEGIES[HALF_EVEN][0]:
+            alone = f"{covered} of {self.cells_kept} cells are there for coverage alone"
+            return f"{self.reason}; {alone if covered else 'relevance would have kept the same cells'}"
+        if self.strategy != STRATEGIES[RELEVANCE][0]:
+            return self.reason
+        if not covered:
+            return f"the {relevant} most relevant cells" if relevant > 1 else "the most relevant cell"
+        found = f"{relevant} cells are" if relevant > 1 else f"{relevant or 'no'} cell is"
+        return f"{found} relevant; the other {covered} of the budget are spread evenly, for coverage"
+
+    @property
     def mask(self) -> Tensor:
         """Which cells were kept: bool `[H, W]`."""
-        mask = torch.zeros(self.tokens_total, dtype=torch.bool, device=self.kept.device)
-        mask[self.kept] = True
+        return self._marked(self.kept)
+
+    @property
+    def covered_mask(self) -> Tensor:
+        """Which cells were kept for even coverage: bool `[H, W]`."""
+        return self._marked(self.kept_for_coverage)
+
+    @property
+    def kept_for_coverage(self) -> Tensor:
+        """Flat indices of the kept cells that are there for even coverage, increasing."""
+        return self.kept[:0] if self.covered is None else self.kept[self.covered]
+
+    def _marked(self, cells: Tensor) -> Tensor:
+        mask = torch.zeros(self.tokens_total, dtype=torch.bool, device=cells.device)
+        mask[cells] = True
         return mask.view(self.grid)
 
     @property

@@ -323,7 +323,8 @@ class Looker:
                 for row, image in enumerate(members):
                     kept = allocation.keep_BHW[row].flatten().nonzero().squeeze(-1)
                     whole = kept.shape[0] == grid[0] * grid[1]  # as where scores cannot be trusted
-                    selection = explain(grid, kept, judgement, row, allocation.strategy(row))
+                    covered = allocation.covered_BHW[row].flatten()[kept]
+                    selection = explain(grid, kept, covered, judgement, row, allocation.strategy(row))
                     if selection.is_fallback and self.raises:
                         raise FloatingPointError(selection.reason)
                     selection = replace(selection, periphery=None if whole else beside[row])
@@ -362,7 +363,12 @@ def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tens
 
 
 def explain(
-    grid: Grid, kept_K: Tensor, judgement: Judgement | None, row: int, strategy: tuple[str, str]
+    grid: Grid,
+    kept_K: Tensor,
+    covered_K: Tensor | None,
+    judgement: Judgement | None,
+    row: int,
+    strategy: tuple[str, str],
 ) -> ImageSelection:
     """The explanation of one image, in tensors of its own; `strategy` is a name and a reason."""
     is_fallback = strategy == STRATEGIES[NOT_FINITE]
@@ -381,6 +387,7 @@ def explain(
         strategy=strategy[0],
         reason=strategy[1],
         is_fallback=is_fallback,
+        covered=None if covered_K is None else covered_K.clone(),
     )
 
 

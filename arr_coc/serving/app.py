@@ -270,7 +270,8 @@ def build(service: Service) -> ASGIApp:
     async def select(request: Request) -> Response:
         visit = Visit(service, read_choice(await _body(request), service.limits, name), chooses=True)
         outcome = await unless_left(request, visit.whole())
-        told = await asyncio.to_thread(choice, name, outcome, visit.pictures, visit.wanted.overlay)
+        asked = visit.wanted.question if visit.wanted.overlay else None
+        told = await asyncio.to_thread(choice, name, outcome, visit.pictures, asked)
         return JSONResponse(told)
 
     @app.get("/v1/models")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.serving.engine import Finished
-from arr_coc.viewing import kept_overlay
+from arr_coc.viewing import headed, kept_page, tokens_told
 
 
 def usage(outcome: Finished) -> dict[str, Any]:
@@ -26,19 +26,24 @@ def about(image: ImageSelection) -> dict[str, Any]:
     """How much was kept of an image, and why."""
     tokens = {"grid": list(image.grid), "tokens_kept": image.tokens_kept, "tokens_total": image.tokens_total}
     small = None if image.periphery is None else list(image.periphery)
-    return {**tokens, "periphery": small, "strategy": image.strategy, "reason": image.reason}
+    cells = {"cells_kept": image.cells_kept, "cells_covered": image.cells_covered}
+    return {**tokens, **cells, "periphery": small, "strategy": image.strategy, "reason": image.why}
 
 
-def choice(model: str, outcome: Finished, pictures: Sequence[Image.Image], overlay: bool) -> dict[str, Any]:
-    """Every image with its kept cells and scores (rows of cells), and a picture of it if that is wanted."""
+def choice(model: str, outcome: Finished, pictures: Sequence[Image.Image], asked: str | None) -> dict[str, Any]:
+    """Every image with its kept cells and scores (rows of cells), and a picture of it under the question `asked`.
+
+    None where no pictures are wanted.
+    """
     told: list[dict[str, Any]] = []
     for image, picture in zip(outcome.images, pictures, strict=True):
         scores = [] if image.relevance is None else image.relevance.cpu().float().nan_to_num(0.0).tolist()
+        covered = image.kept_for_coverage.tolist()
         rounded = [[round(one, 4) for one in row] for row in scores] or None
-        told.append({**about(image), "kept": image.kept.tolist(), "scores": rounded})
-        if overlay:
-            written = io.BytesIO()
-            kept_overlay(picture, image.mask.cpu(), image.periphery).save(written, "PNG")
+        told.append({**about(image), "kept": image.kept.tolist(), "covered": covered, "scores": rounded})
+        if asked is not None:
+            written, tokens = io.BytesIO(), tokens_told(image.tokens_kept, image.tokens_total)
+            headed(kept_page([picture], [image]), asked, tokens=tokens).save(written, "PNG")
             told[-1]["overlay"] = "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
     return {"object": "arr_coc.choice", "model": model, "usage": usage(outcome), "images": told}
 

@@ -60,6 +60,7 @@ class Draw:
             keep_BHW=torch.where(open_B11, keep_BHW, self.settled.keep_BHW),
             soft_BHW=torch.where(open_B11, soft_BHW, torch.ones_like(soft_BHW)),
             strategy_B=torch.where(self.open_B, RELEVANCE, self.settled.strategy_B),
+            covered_BHW=self.settled.covered_BHW & ~open_B11,
         )
 
 

@@ -18,13 +18,14 @@ from torch import Tensor
 from arr_coc.evaluation.field.data import SPREAD
 from arr_coc.files import append_whole
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.records import Judgement
+from arr_coc.records import Allocation, Judgement
 from arr_coc.training.groups import GridGroup
 from arr_coc.training.step import judge_group
 
 KEEPS = (0.06, 0.1, 0.25)
 SHOWN = 6
 SHOWN_KEEP = 0.1  # fraction KEPT in the pictures
+KEPT = f"{SHOWN_KEEP:.0%} kept: for relevance (orange line), coverage (blue)"
 TILE = 240  # px of the longer side of a picture's tiles
 CAPTION = 32  # letters of a question that fit over a tile
 
@@ -88,9 +89,9 @@ class Watcher:
             local_R = group.known_R & torch.tensor([e.family not in SPREAD for e in group.examples], device=device)
             local_R &= group.targets_RHW.sum((1, 2)) > 0
             for keep in KEEPS:
-                sums[keep] += float(recalls(self.choose(judgement, keep), group.targets_RHW)[local_R].sum())
+                sums[keep] += float(recalls(self.choose(judgement, keep).keep_BHW, group.targets_RHW)[local_R].sum())
             counted += int(local_R.sum())
-            auto += float(self.choose(judgement, "auto").float().mean((1, 2)).sum())
+            auto += float(self.choose(judgement, "auto").keep_BHW.float().mean((1, 2)).sum())
             rows += len(group.examples)
             tiles += self._tiles(group, judgement, SHOWN - len(tiles) // 3)
         self._save(tiles, step)
@@ -98,12 +99,12 @@ class Watcher:
         recall = {keep: sums[keep] / counted for keep in KEEPS} if counted else None
         return {"recall": recall, "auto_keep": auto / max(1, rows)}
 
-    def choose(self, judgement: Judgement, keep: float | str) -> Tensor:
-        """Kept cells `[R, H, W]`, as the layer's allocator chooses them."""
+    def choose(self, judgement: Judgement, keep: float | str) -> Allocation:
+        """What the layer's allocator keeps."""
         balance, attending = judgement.balance, self.owner.layer.attending
         relevance_RHW = balance.relevance_BHW
         k_R = attending.budgets(relevance_RHW, balance.tensions_BT[:, 0], [keep] * relevance_RHW.shape[0])
-        kept: Tensor = attending(relevance_RHW, balance.tensions_BT, k_R).keep_BHW
+        kept: Allocation = attending(relevance_RHW, balance.tensions_BT, k_R)
         return kept
 
     def _tiles(self, group: GridGroup, judgement: Judgement, most: int) -> list[tuple[str, Image.Image]]:
@@ -114,13 +115,14 @@ class Watcher:
         from arr_coc.viewing.sheets import colour_map
 
         tiles: list[tuple[str, Image.Image]] = []
-        kept_RHW = self.choose(judgement, SHOWN_KEEP)
+        chosen = self.choose(judgement, SHOWN_KEEP)
         first = {number: row for row, number in reversed(list(enumerate(group.image_R.tolist())))}
         for number, row in sorted(first.items())[:most]:
             image = Image.fromarray(group.images_Bhw3[number].cpu().numpy())
             question = textwrap.shorten(group.examples[row].question, CAPTION, placeholder=" ...")
             relevance = colour_map(judgement.balance.relevance_BHW[row])
-            tiles += [(question, image), ("relevance", relevance), ("kept", kept_overlay(image, kept_RHW[row]))]
+            kept = kept_overlay(image, chosen.keep_BHW[row], None, chosen.covered_BHW[row])
+            tiles += [(question, image), ("relevance: dark 0, bright 1", relevance), (KEPT, kept)]
         return tiles
 
     def _save(self, tiles: list[tuple[str, Image.Image]], step: int) -> None:

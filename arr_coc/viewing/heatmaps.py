@@ -12,12 +12,14 @@ from torch import Tensor
 
 from arr_coc.config import SCORERS
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.viewing.overlays import kept_overlay, outline
+from arr_coc.viewing.cards import SWATCH, choice_legend, entry, rows_of
+from arr_coc.viewing.overlays import RELEVANT, choice_overlay, dotted, outline
 from arr_coc.viewing.paper import (
     FAINT,
     INK,
     LONGEST,
     PAPER,
+    RGB,
     SMALL,
     above,
     beside,
@@ -33,6 +35,8 @@ from arr_coc.viewing.paper import (
 TINT = 0.7  # share of the map's colour in a picture, the rest is the image in grey
 BAR, BAR_ROOM, BAR_LEAST = 16, 92, 120  # px: width of the colour bar, with its numbers, least height
 PANEL = 300  # px of the longer side of one of several panels
+NO_WEIGHT = 0.005  # a weight that reads 0.00
+FADED = 0.6  # share of the paper over a map that was not used
 ABOUT = {
     "information": "how much is there",
     "perspectival": "what stands out",
@@ -87,34 +91,56 @@ def colour_bar(height: int, low: float, high: float, cut: float | None) -> Image
 
 
 def map_block(
-    image: Image.Image, values_HW: Tensor, kept_HW: Tensor | None, longest: int
+    image: Image.Image, values_HW: Tensor, kept_HW: Tensor | None, covered_HW: Tensor | None, longest: int
 ) -> tuple[Image.Image, Image.Image]:
-    """The map over the image with the kept cells outlined, and its colour bar."""
+    """The map over the image, cells kept for relevance outlined and those for coverage dotted; and its colour bar."""
     values, low, high = stretched(values_HW)
     picture = tinted(fitted(image, longest), values)
     cut = None
     if kept_HW is not None:
-        picture = outline(picture, kept_HW)
-        cut = min(high, max(low, cut_of(values_HW.nan_to_num(0, 0, 0), int(kept_HW.sum()))))
+        relevant_HW = _relevant(kept_HW, covered_HW)
+        picture = outline(picture, relevant_HW, RELEVANT)
+        picture = picture if covered_HW is None else dotted(picture, covered_HW.cpu())
+        if bool(relevant_HW.any()):
+            cut = min(high, max(low, cut_of(values_HW.nan_to_num(0, 0, 0), int(relevant_HW.sum()))))
     return picture, colour_bar(picture.height, low, high, cut)
 
 
-def heatmap(image: Image.Image, values_HW: Tensor, *, kept_HW: Tensor | None = None, title: str = "") -> Image.Image:
-    """A map over its image, with a colour bar over the map's own range.
+def _relevant(kept_HW: Tensor, covered_HW: Tensor | None) -> Tensor:
+    return kept_HW.cpu() if covered_HW is None else kept_HW.cpu() & ~covered_HW.cpu()
 
-    With `kept_HW` (bool), kept cells are outlined, and the bar shows the cut: the lowest of the K highest values. Cells
-    kept for even coverage may lie below it.
+
+def map_legend(kept_HW: Tensor, covered_HW: Tensor | None) -> list[Image.Image]:
+    """What line and dot mean, with the number of such cells."""
+    relevant = int(_relevant(kept_HW, covered_HW).sum())
+    covered = 0 if covered_HW is None else int(covered_HW.sum())
+    ground, one = Image.new("RGB", SWATCH, shade(0.25)), torch.ones(1, 1, dtype=torch.bool)
+    found = [entry(outline(ground, one, RELEVANT), f"kept for relevance: {relevant:,}")] if relevant else []
+    return [*found, entry(dotted(ground, one), f"kept for coverage: {covered:,}")] if covered else found
+
+
+def heatmap(
+    image: Image.Image,
+    values_HW: Tensor,
+    *,
+    kept_HW: Tensor | None = None,
+    covered_HW: Tensor | None = None,
+    title: str = "",
+    weight: float = 1.0,
+) -> Image.Image:
+    """A map over its image, with a colour bar over the map's own range; pale where its `weight` is nothing.
+
+    With `kept_HW` (bool), kept cells are outlined, and the bar shows the cut: the lowest of the K highest values, for K
+    cells kept for relevance. With `covered_HW`, those kept for even coverage are dotted instead.
     """
-    picture, bar = map_block(image, values_HW, kept_HW, LONGEST)
+    picture, bar = map_block(image, values_HW, kept_HW, covered_HW, LONGEST)
     both = beside([picture, bar])
+    both = both if weight >= NO_WEIGHT else faded(both)
     blocks = [both]
     if title:
         blocks.insert(0, text_block(title, both.width, bold=True))
     if kept_HW is not None:
-        below = int((kept_HW.cpu() & (values_HW.cpu() < cut_of(values_HW, int(kept_HW.sum())))).sum())
-        words = f"outlined: {int(kept_HW.sum())} of {kept_HW.numel()} cells kept"
-        words += f", {below} of them below the cut" if below else ""
-        blocks.append(text_block(words, both.width, SMALL, ink=FAINT))
+        blocks.append(rows_of(map_legend(kept_HW, covered_HW), both.width))
     return page(above(blocks))
 
 
@@ -125,30 +151,50 @@ def scorer_panels(image: Image.Image, selection: ImageSelection) -> Image.Image:
     picture says what is missing.
     """
 
-    def panel(values_HW: Tensor, title: str, about: str, kept_HW: Tensor | None = None) -> Image.Image:
-        return _titled(beside(map_block(image, values_HW, kept_HW, PANEL), gap=8), title, about)
+    def panel(values_HW: Tensor, *of: Tensor | None) -> Image.Image:
+        kept_HW, covered_HW = of or (None, None)
+        return beside(map_block(image, values_HW, kept_HW, covered_HW, PANEL), gap=8)
 
     scorers = {name: selection.maps[name] for name in SCORERS if name in selection.maps}
-    blocks = [
-        panel(map_HW, f"{name}, weight {selection.weights[name]:.2f}", ABOUT[name]) for name, map_HW in scorers.items()
-    ]
-    cells = f"{selection.cells_kept} of {selection.tokens_total} cells"
+    blocks = [scorer_block(panel(map_HW), name, selection.weights[name]) for name, map_HW in scorers.items()]
     if selection.relevance is not None:
-        blocks.append(panel(selection.relevance, "relevance", f"outlined: {cells} kept", selection.mask.cpu()))
+        map_HW = panel(selection.relevance, selection.mask.cpu(), selection.covered_mask.cpu())
+        legend = above(map_legend(selection.mask, selection.covered_mask), 4)
+        blocks.append(above([_titled(map_HW, "relevance", "what they give together"), legend], 8))
     else:
-        seen = kept_overlay(fitted(image, PANEL), selection.mask, selection.periphery)
-        blocks.append(_titled(seen, "kept", cells))
+        seen = choice_overlay(fitted(image, PANEL), selection)
+        blocks.append(above([_titled(seen, "kept", ""), *choice_legend([selection])], 8))
     row = beside(blocks, gap=20)
+    why = f"Why these cells: {selection.why}."
     if scorers:
-        return page(above([row, tension_bars(selection.tensions)], gap=16))
+        words = text_block(why, row.width, SMALL, ink=FAINT)
+        return page(above([row, tension_bars(selection.tensions), words], gap=16))
     row = padded(row, 520, 0)
-    words = f"This choice has no maps of the three scorers: {selection.reason}."
-    return page(above([row, text_block(words, row.width, SMALL, ink=FAINT)], gap=16))
+    words = text_block(f"This choice has no maps of the three scorers. {why}", row.width, SMALL, ink=FAINT)
+    return page(above([row, words], gap=16))
 
 
-def _titled(block: Image.Image, title: str, about: str) -> Image.Image:
+def scorer_block(block: Image.Image, name: str, weight: float) -> Image.Image:
+    """A scorer's map with its name and weight; faded where it has no weight, since it chose nothing."""
+    title, about = f"{name}, {weight_told(weight)}", ABOUT[name]
+    if weight >= NO_WEIGHT:
+        return _titled(block, title, about)
+    return _titled(faded(block), title, about, FAINT)
+
+
+def faded(block: Image.Image) -> Image.Image:
+    """A map that was not used: grey and pale."""
+    return Image.blend(block.convert("L").convert("RGB"), Image.new("RGB", block.size, PAPER), FADED)
+
+
+def weight_told(weight: float) -> str:
+    return "no weight for this question" if weight < NO_WEIGHT else f"weight {weight:.2f}"
+
+
+def _titled(block: Image.Image, title: str, about: str, ink: RGB = INK) -> Image.Image:
     width = max(block.width, 240)
-    return above([text_block(title, width, bold=True, most=1), text_block(about, width, SMALL, ink=FAINT), block], 4)
+    lines = [text_block(title, width, bold=True, ink=ink, most=1), text_block(about, width, SMALL, ink=FAINT)]
+    return above([*(lines if about else lines[:1]), block], 4)
 
 
 def tension_bars(tensions: Mapping[str, float]) -> Image.Image:

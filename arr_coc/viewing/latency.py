@@ -4,10 +4,13 @@ from collections.abc import Mapping
 
 from PIL import Image, ImageDraw
 
-from arr_coc.viewing.paper import FAINT, INK, PAPER, RGB, SMALL, TEXT, above, font, page, shade, text_block
+from arr_coc.viewing.paper import FAINT, INK, PAPER, RGB, SMALL, TEXT, above, font, page, text_block
 
 STAGES = ("select", "vision", "prefill", "decode")
-SHADES = {"select": 1.0, "vision": 0.1, "prefill": 0.62, "decode": 0.36}  # neighbours differ in lightness
+# As in the plots of `arr-coc bench`; neighbours differ in lightness.
+COLOURS: dict[str, RGB] = dict(
+    zip(STAGES, ((230, 159, 0), (0, 114, 178), (119, 128, 140), (203, 208, 214)), strict=True)
+)
 BARS, BAR_HEIGHT = 520, 26  # px: length of the longest bar, height of each
 
 
@@ -65,7 +68,7 @@ def _legend() -> Image.Image:
     block = Image.new("RGB", (BARS + 220, 22), PAPER)
     draw, x = ImageDraw.Draw(block), 232
     for stage in STAGES:
-        draw.rectangle((x, 3, x + 14, 17), fill=shade(SHADES[stage]), outline=INK)
+        draw.rectangle((x, 3, x + 14, 17), fill=COLOURS[stage], outline=INK)
         draw.text((x + 22, 1), stage, fill=INK, font=font(SMALL))
         x += 38 + round(font(SMALL).getlength(stage))
     return block
@@ -78,7 +81,7 @@ def _bar(name: Image.Image, times: Mapping[str, float], px_per_ms: float, said: 
     draw, face, left = ImageDraw.Draw(block), font(SMALL), 232.0
     for stage in STAGES:
         width = times.get(stage, 0.0) * px_per_ms
-        colour, words = shade(SHADES[stage]), milliseconds(times.get(stage, 0.0))
+        colour, words = COLOURS[stage], milliseconds(times.get(stage, 0.0))
         if width >= 1:
             draw.rectangle((left, 0, left + width - 1, BAR_HEIGHT), fill=colour, outline=PAPER)
         if face.getlength(words) + 6 <= width:

@@ -12,6 +12,7 @@ from torch import Tensor
 from arr_coc.images.reader import ImageLike, image_tensor, read_image
 from arr_coc.knowing import InformationScorer, PerspectivalScorer
 from arr_coc.texture import texture_pyramid
+from arr_coc.viewing.cards import headed
 from arr_coc.viewing.heatmaps import stretched
 from arr_coc.viewing.paper import PAPER, colour_map, font, text_block, wrap
 
@@ -50,7 +51,8 @@ def texture_sheet(image: ImageLike, channels: int = 13, cell: int = CELL) -> Ima
     pyramid = texture_pyramid(pixels, grid, channels)
     labels = [f"{index}  {name.replace('_', ' ')}" for index, name in enumerate(pyramid.names)]
     maps = zip(labels, pyramid.fine_BChw[0], strict=True)
-    return sheet([("image", picture), *((label, colour_map(values)) for label, values in maps)], size, columns=7)
+    drawn = sheet([("image", picture), *((label, colour_map(values)) for label, values in maps)], size, columns=7)
+    return headed(drawn, "What ARR-COC sees before it knows the question", tokens="Dark is 0, bright is 1.")
 
 
 @torch.no_grad()
@@ -65,4 +67,8 @@ def question_blind_maps(image: ImageLike, channels: int = 13, cell: int = CELL) 
         ("information: how much is there", colour_map(stretched(information)[0])),
         ("perspectival: what stands out", colour_map(stretched(perspectival)[0])),
     ]
-    return sheet(tiles, size, columns=3)
+    title, legend = (
+        "What can be said without a question",
+        "By untrained scorers. Dark: the least in this image, bright: the most.",
+    )
+    return headed(sheet(tiles, size, columns=3), title, tokens=legend)

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from arr_coc.viewing.paper import FAINT, SMALL, above, fitted, page, text_block
+
 GROWTH = 4.0  # height and width of the most relevant cell, against those of one without relevance beside it
 BAND = 256  # rows of the picture that are made at once: bounds the memory for large images
 
@@ -42,6 +44,14 @@ def homunculus(image: Image.Image, relevance_HW: Tensor) -> Image.Image:
         for top in range(0, image.height, BAND)
     ]
     return Image.fromarray(np.concatenate(bands))
+
+
+def homunculus_page(image: Image.Image, relevance_HW: Tensor) -> Image.Image:
+    """The same as a finished picture that says what is seen in it."""
+    grown = homunculus(fitted(image), relevance_HW)
+    width = max(grown.width, 380)
+    words = f"The more relevant a cell, the more room it takes: up to {GROWTH:.0f} times the height and the width."
+    return page(above([grown, text_block(words, width, SMALL, ink=FAINT)]))
 
 
 def _band(pixels: Tensor, y: np.ndarray, x: np.ndarray, rows: range, size: tuple[int, int]) -> np.ndarray:

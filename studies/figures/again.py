@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from arr_coc.evaluation.plotting import BLUE, LIGHT, RED, new_figure, png, styled
 from arr_coc.evaluation.report.pages import markdown_table
-from arr_coc.evaluation.report.plots import DPI, LIGHT
 
 ROOT = Path(__file__).parents[2]
 SPLITS = {"seen": "seen", "unseen": "held out"}
-MARKS = {"seen": ("#0072b2", "o"), "unseen": ("#d55e00", "s")}  # told apart without colour vision
+MARKS = {"seen": (BLUE, "o"), "unseen": (RED, "s")}  # told apart without colour vision
 SHOWN = (0.95,)  # thresholds in the table
 SUREST = ", the surest"  # rules that give the surest answer instead of the last
 
@@ -71,11 +71,8 @@ def _surest_line(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """Share of right answers by confidence, a mark per tenth; its size says how many answers are there."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context({"font.family": "DejaVu Sans", "font.size": 8.5, "text.color": LIGHT.ink}):
-        figure = Figure(figsize=(4.4, 3.6), dpi=DPI, facecolor=LIGHT.paper, layout="constrained")
+    with styled():
+        figure = new_figure(4.4, 3.8, layout="constrained")
         axes = figure.add_subplot()
         axes.plot([0, 100], [0, 100], color=LIGHT.faint, linestyle=":", linewidth=1, label="as sure as it is right")
         for split, label in SPLITS.items():
@@ -87,11 +84,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
                 sure, right, s=[250 * one["n"] / asked for one in bins], color=colour, alpha=0.25, linewidths=0
             )
         axes.set(xlabel="confidence of the answer, %", ylabel="right answers, %", xlim=(0, 102), ylim=(-2, 102))
-        axes.grid(color=LIGHT.grid, linewidth=0.7)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="upper left")
-        figure.savefig(path, facecolor=LIGHT.paper, metadata={"Software": None})
+        axes.set_title("How often an answer is right, by how sure it is")
+        axes.legend(loc="upper left", title="drawn scenes; the larger a mark, the more answers", title_fontsize=7)
+        path.write_bytes(png(figure))
 
 
 if __name__ == "__main__":

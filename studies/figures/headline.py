@@ -9,8 +9,7 @@ from pathlib import Path
 
 from arr_coc.images.reader import read_image
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.viewing.choices import questions_row
-from arr_coc.viewing.heatmaps import scorer_panels
+from arr_coc.viewing import headed, questions_row, scorer_panels, tokens_told
 from arr_coc.viewing.saving import save_picture
 
 QUESTIONS = ("What colour is the hand?", "Which word is blue?", "Describe the scene.")
@@ -22,9 +21,11 @@ def make(folder: Path) -> list[Path]:
     model = ARRCOCQwen.from_pretrained("mini", device="cpu")
     image = read_image(Path(str(files("arr_coc") / "assets" / "sample.png")))
     entries = [(question, model.ask(image, question, keep="auto")) for question in QUESTIONS]
+    question, answer = entries[1]
+    scorers = scorer_panels(image, answer.selection[0])
     pictures = {
         "questions.png": questions_row(image, entries),
-        "scorers.png": scorer_panels(image, entries[1][1].selection[0]),
+        "scorers.png": headed(scorers, question, answer.text, tokens_told(answer.tokens_kept, answer.tokens_total)),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():

@@ -13,22 +13,22 @@ from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.report.main import Make, write_report
 from arr_coc.evaluation.report.pages import Block
 from arr_coc.evaluation.report.results import Measured
-from arr_coc.viewing import kept_overlay
 from studies.report.equal_time import equal_time_blocks
 from studies.report.losses import loss_blocks
-from studies.report.sections import equal_token_blocks, lead_blocks, twice_blocks
+from studies.report.sections import equal_token_blocks, lead_blocks, twice_blocks, who_blocks
 from studies.report.sources import read_results, source_blocks
-from studies.report.verdicts import verdict_blocks
+from studies.report.verdicts import promised_blocks, verdict_blocks
 
 
 def sections(failures: int, say: Say) -> dict[str, list[Make]]:
     """What we add to the page, by the part that it follows; `failures` lost questions are shown."""
 
     def lost(measured: Measured) -> list[Block]:
-        return loss_blocks(measured, failures, kept_overlay, say)
+        return loss_blocks(measured, failures, say)
 
     return {
-        "opening": [verdict_blocks],
+        "summary": [promised_blocks],
+        "opening": [who_blocks, verdict_blocks],
         "plots": [lead_blocks, twice_blocks],
         "tables": [equal_token_blocks],
         "comparisons": [equal_time_blocks, lost, source_blocks],

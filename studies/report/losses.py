@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 from torch import Tensor
 
 from arr_coc.evaluation.field.data import Picture, Query, Record, ids_of, scene_pictures
@@ -37,6 +37,7 @@ from arr_coc.evaluation.report.results import (
 )
 from arr_coc.qwen.request import evidence_mask
 from arr_coc.selectors import PLAIN
+from arr_coc.viewing import evidence_overlay
 from studies.cells import unpack_cells
 
 BEHIND = 0.5  # of a score
@@ -45,10 +46,7 @@ DROPPED, HELD, NOTHING = "evidence dropped", "evidence kept, wrong anyway", "no 
 KINDS = (DROPPED, HELD, NOTHING)
 ASKED_AGAIN = 48  # questions, where there are no samples: a minute on two cores
 SIDE, QUALITY = 448, 84  # px of a picture, and of its JPEG
-LINE, EDGE = (255, 176, 0), (0, 0, 0)  # boxes: amber between black lines stands out on light, dark and grey
 MOST_NAMES = 5  # of methods that got it right
-
-Overlay = Callable[[Image.Image, Tensor], Image.Image]
 
 
 def card(title: str, pictures: tuple[Illustration, ...], lines: Sequence[tuple[str, str]]) -> Block:
@@ -169,7 +167,7 @@ def _count(losses: Sequence[Loss], by: Callable[[Loss], str]) -> dict[str, dict[
     return counts
 
 
-def loss_blocks(measured: Measured, wanted: int, overlay: Overlay, say: Say) -> list[Block]:
+def loss_blocks(measured: Measured, wanted: int, say: Say) -> list[Block]:
     """What was lost, counted, and `wanted` of it shown; nothing at all where none is wanted."""
     if not wanted or not measured.entries:
         return []
@@ -186,8 +184,11 @@ def loss_blocks(measured: Measured, wanted: int, overlay: Overlay, say: Say) -> 
     ]
     if shown := take_turns(losses, wanted):
         blocks += [
-            paragraph("Left the scene, right what ARR-COC kept of it; the places of the answer are outlined."),
-            gallery(shown, measured.names, overlay),
+            paragraph(
+                "Left the scene, right what ARR-COC kept of it: inside an orange line for relevance, blue for "
+                "coverage, dark and grey what was dropped. The places of the answer are inside a white line."
+            ),
+            gallery(shown, measured.names),
         ]
     return blocks
 
@@ -243,25 +244,26 @@ def take_turns(losses: Sequence[Loss], wanted: int) -> list[Loss]:
     return mixed[:wanted]
 
 
-def gallery(losses: Sequence[Loss], names: Names, overlay: Overlay) -> Block:
-    """A card per loss, side by side where there is room; `overlay` dims the cells that a mask `[H, W]` leaves out."""
-    cards = [_card(number, loss, names, overlay) for number, loss in enumerate(losses, start=1)]
+def gallery(losses: Sequence[Loss], names: Names) -> Block:
+    """A card per loss, side by side where there is room."""
+    cards = [_card(number, loss, names) for number, loss in enumerate(losses, start=1)]
     pictures = tuple(picture for one in cards for picture in one.pictures)
     held = "".join(one.html for one in cards)
     return Block("\n\n".join(one.markdown for one in cards), f'<div class="cards">{held}</div>', pictures)
 
 
-def _card(number: int, loss: Loss, names: Names, overlay: Overlay) -> Block:
-    scene, kept_HW = Image.fromarray(loss.picture.read()), kept_mask(loss)
+def _card(number: int, loss: Loss, names: Names) -> Block:
+    scene, kept_HW = small(Image.fromarray(loss.picture.read())), cells_of(loss, "cells")
+    kept = evidence_overlay(scene, kept_HW, loss.query.boxes or (), None, cells_of(loss, "covered"))
     shown = (
-        ("scene", "the scene", scene),
-        ("kept", "what was kept; dropped cells are dark and grey", overlay(scene, kept_HW)),
+        ("scene", "the scene", evidence_overlay(scene, torch.ones_like(kept_HW), loss.query.boxes or ())),
+        ("kept", "what was kept; dropped cells are dark and grey", kept),
     )
     pictures = tuple(
         Illustration(
             f"failure-{number:02d}-{name}.jpg",
             f"{what}, the places of the answer outlined: {loss.record['text']}",
-            jpeg(outlined(small(picture), loss.query)),
+            jpeg(picture),
         )
         for name, what, picture in shown
     )
@@ -280,12 +282,12 @@ def _card(number: int, loss: Loss, names: Names, overlay: Overlay) -> Block:
     return card(f"{number}. {loss.family}: {loss.kind}", pictures, lines)
 
 
-def kept_mask(loss: Loss) -> Tensor:
-    """The cells that went on, as the run noted them, `[H, W]`."""
+def cells_of(loss: Loss, name: str) -> Tensor:
+    """The cells that the run noted under a name: those that went on, or were "covered"; `[H, W]`."""
     height, width = loss.record["grid"]
-    kept_N = torch.zeros(height * width, dtype=torch.bool)
-    kept_N[unpack_cells(loss.record["cells"])] = True
-    return kept_N.view(height, width)
+    marked_N = torch.zeros(height * width, dtype=torch.bool)
+    marked_N[unpack_cells(loss.record.get(name, "0"))] = True
+    return marked_N.view(height, width)
 
 
 def small(picture: Image.Image) -> Image.Image:
@@ -293,17 +295,6 @@ def small(picture: Image.Image) -> Image.Image:
     scale = SIDE / max(picture.size)
     size = (round(picture.width * scale), round(picture.height * scale))
     return picture.resize(size, Image.Resampling.LANCZOS) if scale < 1 else picture
-
-
-def outlined(picture: Image.Image, query: Query) -> Image.Image:
-    """The boxes of the answer, drawn just outside of them."""
-    drawn = picture.copy()
-    draw = ImageDraw.Draw(drawn)
-    for left, top, right, bottom in query.boxes or ():
-        box = (left * drawn.width, top * drawn.height, right * drawn.width, bottom * drawn.height)
-        for gap, colour in ((4, EDGE), (3, LINE), (2, LINE), (1, EDGE)):
-            draw.rectangle((box[0] - gap, box[1] - gap, box[2] + gap, box[3] + gap), outline=colour)
-    return drawn
 
 
 def jpeg(picture: Image.Image) -> bytes:

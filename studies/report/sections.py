@@ -39,7 +39,17 @@ from studies.report.field_checks import EQUAL_GAIN, SMALL_TEXT_GAIN, not_behind
 from studies.report.sources import EQUAL, FILES, NOTES, gains_of, read_results
 
 TWICE = "look-twice.json"
+WHO = (
+    "The **trained rival** is a scorer of our own, trained on the same boxes and for about as long as ARR-COC, that "
+    "reads what the vision encoder makes of the whole image: the strongest choice that we could build without "
+    "choosing first. It pays for the whole encoder. All other methods of the field need no training."
+)
 WANTED = {"overall": EQUAL_GAIN, "small text": SMALL_TEXT_GAIN}  # of the equal-token test
+
+
+def who_blocks(measured: Measured) -> list[Block]:
+    """Whom the page speaks of, before it does."""
+    return [paragraph(WHO)] if measured.entries else []
 
 
 def lead_blocks(measured: Measured) -> list[Block]:

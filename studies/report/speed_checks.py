@@ -89,16 +89,17 @@ def memory(results: Results) -> tuple[list[Check], list[Check]]:
     for side in TIMES_FASTER:
         for part, whole in compared(results.rows(GPU), side):
             saved = 1 - part["peak_mb"] / whole["peak_mb"]
+            in_all = f"{percent(saved)} less in all: {whole['peak_mb']:,.0f} MB to {part['peak_mb']:,.0f} MB"
             where = f"{side} px, {KEPT} tokens, {_sight(part)}"
-            figure = f"{percent(saved)} less: {whole['peak_mb']:,.0f} MB to {part['peak_mb']:,.0f} MB, {where}"
-            source.append(judge(asked, saved >= SOURCE_SAVED, figure, GPU))
+            source.append(judge(asked, saved >= SOURCE_SAVED, f"{in_all}, {where}", GPU))
             if side == SAVED_SIDE and whole.get("peak_above_mb"):
                 share = 1 - part["peak_above_mb"] / whole["peak_above_mb"]
                 mb = f"{whole['peak_above_mb']:,.0f} MB to {part['peak_above_mb']:,.0f} MB"
                 where += with_glance(
                     results.rows(GPU), side, lambda one, all_: percent(1 - one["peak_above_mb"] / all_["peak_above_mb"])
                 )
-                above.append(judge(ours, share >= SAVED_ABOVE, f"{percent(share)} less: {mb}, {where}", GPU))
+                figure = f"{percent(share)} less above the weights: {mb}, {where}; {in_all}"
+                above.append(judge(ours, share >= SAVED_ABOVE, figure, GPU))
     return source or [not_yet(asked, GPU)], above or [not_yet(ours, GPU)]
 
 

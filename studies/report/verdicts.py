@@ -6,7 +6,7 @@ Every figure is reported in both, so that nobody can say that the post was moved
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arr_coc.evaluation.report.pages import Block, Cell, fold, heading, paragraph, table
+from arr_coc.evaluation.report.pages import Block, Cell, bullets, fold, heading, paragraph, table
 from arr_coc.evaluation.report.results import Entry, Measured
 from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, TONES, Check
 from studies.report.field_checks import ahead_of_all, gain_at_equal_tokens, gain_over_plain, kept_accuracy
@@ -102,6 +102,23 @@ def verdict_blocks(measured: Measured) -> list[Block]:
     ]
     folds = [fold(f"{n}. {promise.figure}: every check", _details(promise)) for n, promise in enumerate(made, 1)]
     return [*blocks, *folds]
+
+
+def promised_blocks(measured: Measured) -> list[Block]:
+    """The last line of the summary: how many of the promises hold, in both wordings."""
+    made = promises(read_results(measured.folder), measured.entries)
+    source = [verdict_of(promise.source_checks) for promise in made if promise.source]
+    ours = [verdict_of(promise.our_checks) for promise in made]
+    failed = [promise.figure for promise in made if verdict_of(promise.our_checks) == FAILS]
+    missed = f" Ours that do not: {'; '.join(failed)}." if failed else ""
+    return [
+        bullets(
+            [
+                f"Of the promises below, {source.count(HOLDS)} of {len(source)} hold as the source words them and "
+                f"{ours.count(HOLDS)} of {len(ours)} as we word them.{missed}"
+            ]
+        )
+    ]
 
 
 def summed(checks: Sequence[Check]) -> Cell:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.config import SCORERS, TENSIONS
+from arr_coc.evaluation.plotting import BLUE, ORANGE, PINK, new_figure, png, styled
 from arr_coc.evaluation.report.pages import markdown_table
 from arr_coc.evaluation.statistics import Clustered, Figure, difference_of, mean_of
 from studies.selector.measures import Part
@@ -184,24 +185,23 @@ def _verdict(test: dict[str, Any]) -> str:
 
 def plot(found: dict[str, Any], path: Path) -> None:
     """A point with its interval for each scorer and family."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     names = list(found["weights"][SCORERS[0]])
-    figure, axes = pyplot.subplots(figsize=(8, 0.42 * len(names) + 1.2), layout="constrained")
-    for number, (scorer, colour) in enumerate(zip(SCORERS, ("#4477aa", "#ccbb44", "#aa3377"), strict=True)):
-        figures = [found["weights"][scorer][name] for name in names]
-        means = [one["mean"] for one in figures]
-        error = [[abs(one["ci95"][side] - one["mean"]) for one in figures] for side in (0, 1)]
-        places = [place + 0.2 * (number - 1) for place in range(len(names))]
-        axes.errorbar(means, places, xerr=error, fmt="o", markersize=4, color=colour, label=scorer)
-    axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.set_xlabel("mean weight, 95 % interval over images")
-    axes.grid(axis="x", alpha=0.3)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=3, frameon=False)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
-    pyplot.close(figure)
+    with styled():
+        figure = new_figure(5.5, 0.3 * len(names) + 1.3, layout="constrained")
+        axes = figure.subplots()
+        for number, (scorer, colour, mark) in enumerate(zip(SCORERS, (BLUE, ORANGE, PINK), "osD", strict=True)):
+            figures = [found["weights"][scorer][name] for name in names]
+            means = [one["mean"] for one in figures]
+            error = [[abs(one["ci95"][side] - one["mean"]) for one in figures] for side in (0, 1)]
+            places = [place + 0.2 * (number - 1) for place in range(len(names))]
+            axes.errorbar(means, places, xerr=error, fmt=mark, markersize=4, color=colour, label=scorer)
+        axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
+        axes.invert_yaxis()
+        axes.set_xlim(-0.02, 1.02)
+        axes.grid(axis="y", visible=False)
+        axes.set(xlabel="mean weight, 95 % interval over images")
+        figure.suptitle(
+            "What each scorer weighs, by family of question", fontsize=9.5, weight="bold", x=0.02, ha="left"
+        )
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        path.write_bytes(png(figure))

@@ -137,7 +137,7 @@ def bench(options: Any, say: Say, cases: Sequence[Case] = (), show: Say | None =
     (show or say)(table(rows))
     if options.fit:
         (show or say)(fit_table(rows))
-    for path in save_plots(rows, options.plot) if options.plot else ():
+    for path in save_plots(rows, options.plot, about(subject)) if options.plot else ():
         say(str(path))
     if options.profile:
         write_trace(subject, cases[-1], options.text, options.profile)

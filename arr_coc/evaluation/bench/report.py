@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.evaluation.bench.measure import PARTS
-from arr_coc.files import whole_file
+from arr_coc.evaluation.plotting import LIGHT, OKABE_ITO, STAGES, Named, name_lines, new_figure, png, styled
+from arr_coc.files import write_whole
 
 Row = dict[str, Any]
 CARDS_GB = (16, 24, 32)
@@ -20,8 +21,15 @@ SERIES = ("model", "batch", "text_tokens", "kept", "encoding", "mode", "sight") 
 FAST = ("graphs", "own forward", "compiled")
 TWO_LOOKS = ("look_twice",)  # what looks at a small copy first
 HEADS = ("side", "batch", "kept", "encoding", "mode", "sight")
-NUMBERS = ("select_ms", "vision_ms", "prefill_ms", "ttft_ms", "spread_ms", "decode_ms", "peak_mb", "peak_above_mb")
-COLOURS = {"select": "#d97706", "vision": "#2563eb", "prefill": "#64748b"}
+NUMBERS = {  # of a row, and what a reader is told
+    **{f"{name}_ms": f"{name} ms" for name in ("select", "vision", "prefill", "ttft", "spread", "decode")},
+    "peak_mb": "MB in all",
+    "peak_above_mb": "MB above weights",
+}
+READING = (
+    "sparse: chosen before the vision encoder; after-vit: after it. eager: plain transformers; "
+    "graphs, compiled: recordings.\nstem, glance, look_twice: what the selector looks with."
+)
 STYLES = {"dense": "--", "sparse": "-", "after-vit": ":", "foveated": "-."}
 MOST_PANELS = 4  # of the latency picture; what was measured in most ways comes first
 
@@ -149,7 +157,7 @@ def document(rows: Sequence[Row], about: Row) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows for people: one line each, and how many times faster than all tokens by the same mode."""
-    lines = [(*HEADS, *(name.replace("_ms", " ms").replace("_", " ") for name in NUMBERS), "times faster")]
+    lines = [(*HEADS, *NUMBERS.values(), "times faster")]
     for row in rows:
         heads = ("-" if row[name] is None else str(row[name]) for name in HEADS)
         faster = ratio(all_tokens(rows, row), row, "ttft_ms")
@@ -161,7 +169,7 @@ def table(rows: Sequence[Row]) -> str:
 def fit_table(rows: Sequence[Row]) -> str:
     """What fits which card, for people."""
     heads = ("model", "side", "batch", "kept", "encoding", "mode")
-    lines = [(*heads, "peak GB", *(f"{card} GB" for card in CARDS_GB))]
+    lines = [(*heads, "peak GB in all", *(f"{card} GB" for card in CARDS_GB))]
     for row in fit(rows):
         fits = ("yes" if row[f"fits_{card}_gb"] else "no" for card in CARDS_GB)
         lines.append((*(str(row[name]) for name in heads), f"{row['peak_mb'] / 1024:.1f}", *fits))
@@ -177,35 +185,44 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 # ---------------------------------------------------------------- pictures
 
 
-def save_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write the pictures that the rows allow, and return where they are."""
-    figures = {"latency.png": latency_bars(rows), "speed_up.png": budget_lines(rows), "growth.png": growth_lines(rows)}
-    drawn = {folder / name: figure for name, figure in figures.items() if figure is not None}
-    for path, figure in drawn.items():
-        with whole_file(path) as place:
-            figure.savefig(place, dpi=110, format="png")
+def save_plots(rows: Sequence[Row], folder: Path, about: Row | None = None) -> list[Path]:
+    """Write the pictures that the rows allow, and return where they are; `about` says what they were measured on."""
+    on = ", ".join(str(about[name]) for name in ("device", "dtype") if name in about) if about else ""
+    models = ", ".join(dict.fromkeys(str(row["model"]).removeprefix("shape:") for row in rows))
+    told = f"{models}, {on}" if on else models
+    with styled():
+        figures = {
+            "latency.png": latency_bars(rows, told),
+            "speed_up.png": budget_lines(rows, told),
+            "growth.png": growth_lines(rows, told),
+        }
+        drawn = {folder / name: png(figure) for name, figure in figures.items() if figure is not None}
+    for path, picture in drawn.items():
+        write_whole(path, picture)
     return list(drawn)
 
 
-def _figure(height: float = 4.5, width: float = 8) -> Any:
-    from matplotlib.figure import Figure
+def _figure(width: float, height: float, title: str, note: str) -> Any:
+    """A figure with its title, and below it what its words mean."""
+    figure = new_figure(width, height, layout="constrained")
+    figure.suptitle(title, fontsize=8.8, weight="bold", x=0.02, ha="left")
+    figure.supxlabel(note, fontsize=7, color=LIGHT.faint, x=0.02, ha="left")
+    return figure
 
-    return Figure(figsize=(width, height), layout="constrained")
 
-
-def latency_bars(rows: Sequence[Row]) -> Any:
+def latency_bars(rows: Sequence[Row], told: str) -> Any:
     """A panel per image size and batch, a bar per way, made of its parts; each panel has a scale of its own."""
     groups = grouped(rows, "side", "batch")
     shown = sorted(sorted(groups, key=lambda key: -len(groups[key]))[:MOST_PANELS])
     if not shown:
         return None
     heights = [len(groups[key]) + 1 for key in shown]
-    figure = _figure(0.26 * sum(heights) + 1, 9)
+    figure = _figure(7, 0.21 * sum(heights) + 1.5, f"Where the time to the first token goes: {told}", READING)
     panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, (side, batch) in zip(panels, shown, strict=True):
         members = sorted(groups[side, batch], key=lambda row: -row["ttft_ms"])
         base = [0.0] * len(members)
-        for part, colour in COLOURS.items():
+        for part, colour in STAGES.items():
             widths = [row[f"{part}_ms"] for row in members]
             axes.barh(range(len(members)), widths, left=base, label=part, color=colour)
             base = [low + width for low, width in zip(base, widths, strict=True)]
@@ -213,10 +230,10 @@ def latency_bars(rows: Sequence[Row]) -> Any:
             axes.text(total, place, f" {total:.1f}", va="center", fontsize=7)
         axes.invert_yaxis()
         axes.margins(x=0.08, y=0.02)
-        axes.set_yticks(range(len(members)), [_way(row) for row in members], fontsize=8)
-        axes.set_title(f"{side} x {side} px, batch {batch}", fontsize=9, loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(fontsize=8, loc="lower right")
+        axes.grid(axis="y", visible=False)
+        axes.set_yticks(range(len(members)), [_way(row) for row in members], fontsize=7.5)
+        axes.set_title(f"{side} x {side} px, batch {batch}", fontsize=8.5)
+    panels[0].legend(loc="lower right")
     panels[-1].set_xlabel("ms to the first token")
     return figure
 
@@ -224,50 +241,55 @@ def latency_bars(rows: Sequence[Row]) -> Any:
 def _way(row: Row) -> str:
     """How a row was served, in words."""
     whole, mode = row["encoding"] == "dense", row["mode"]
-    return f"all tokens, {mode}" if whole else f"{row['kept']} {row['encoding']}, {row['sight']}, {mode}"
+    return f"all tokens, {mode}" if whole else f"{row['kept']} kept, {row['encoding']}, {row['sight']}, {mode}"
 
 
-def budget_lines(rows: Sequence[Row]) -> Any:
+def budget_lines(rows: Sequence[Row], told: str) -> Any:
     """How many times faster than all tokens, against the tokens kept, where several budgets were measured."""
     faster = [one for one in speed_ups(rows) if one["over_dense"] and one["mode"] in FAST]
     groups = grouped(faster, "encoding", "sight", "side", "batch", "mode")
     lines = {key: members for key, members in groups.items() if len({one["kept"] for one in members}) > 1}
     if not lines:
         return None
-    figure = _figure()
-    axes = figure.subplots()
-    for (encoding, sight, side, batch, mode), members in lines.items():
-        points = sorted((one["kept"], one["over_dense"]) for one in members)
-        name = f"{encoding} {sight}, {side} px, batch {batch}, {mode}"
-        axes.plot(*zip(*points, strict=True), marker="o", linestyle=STYLES[encoding], label=name)
-    axes.axhline(1, color="black", linewidth=0.8)
+    figure = _figure(6, 4, f"How much sooner the first token comes: {told}", READING)
+    axes, names = figure.subplots(), []
+    for number, ((encoding, sight, side, batch, mode), members) in enumerate(lines.items()):
+        points, colour = sorted((one["kept"], one["over_dense"]) for one in members), OKABE_ITO[number % len(OKABE_ITO)]
+        axes.plot(*zip(*points, strict=True), marker="o", linestyle=STYLES[encoding], color=colour)
+        names.append(Named(f"{encoding}, {sight}, {side} px, batch {batch}, {mode}", *points[0], colour))
+    axes.axhline(1, color=LIGHT.ink, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.annotate("as fast as all tokens", (1, 1), (0, -3), xycoords=("axes fraction", "data"),
+                  textcoords="offset points", fontsize=8, ha="right", va="top")  # fmt: skip
     axes.set_ylim(bottom=0)
-    axes.set(xlabel="visual tokens kept", ylabel="times faster to the first token than all tokens")
-    axes.legend(fontsize=8)
+    axes.set(xlabel="visual tokens kept", ylabel="times as fast as with all tokens")
+    name_lines(axes, names)
     return figure
 
 
-def growth_lines(rows: Sequence[Row]) -> Any:
+def growth_lines(rows: Sequence[Row], told: str) -> Any:
     """Each part against the image's side, both logarithmic, with its slope; all tokens are dashed."""
     grown = [(one, part) for one in growth(rows) if one["mode"] in FAST for part in PARTS]
     grown = [(one, part) for one, part in grown if one[f"{part}_slope"] is not None]
     if not grown:
         return None
-    figure, members, sides = (
-        _figure(),
-        grouped(rows, *SERIES),
-        sorted({side for one, _ in grown for side in one["sides"]}),
+    note = (
+        "Dashed: all tokens. Solid: chosen before the vision encoder. A slope of 0 does not grow, 2 grows as the area."
     )
-    axes = figure.subplots()
+    figure, members = _figure(6, 4.2, f"How each part grows with the image: {told}", note), grouped(rows, *SERIES)
+    sides = sorted({side for one, _ in grown for side in one["sides"]})
+    axes, names = figure.subplots(), []
     for one, part in grown:
         measured = sorted(members[tuple(one[name] for name in SERIES)], key=lambda row: row["side"])
         what, rise = "all tokens" if one["kept"] is None else f"{one['kept']} kept", one[f"{part}_slope"]
-        told = f"{part}, {what}: slope {abs(rise) if abs(rise) < 0.005 else rise:.2f}"
-        look = {"color": COLOURS[part], "linestyle": STYLES[one["encoding"]], "label": told}
-        axes.loglog(one["sides"], [row[f"{part}_ms"] for row in measured], marker="o", **look)
+        times = [row[f"{part}_ms"] for row in measured]
+        axes.loglog(one["sides"], times, marker="o", color=STAGES[part], linestyle=STYLES[one["encoding"]])
+        words = f"{part}, {what}: slope {abs(rise) if abs(rise) < 0.005 else rise:.2f}"
+        names.append(Named(words, one["sides"][-1], times[-1], STAGES[part]))
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high * (high / low) ** 0.5)  # room for the names
     axes.set_xticks(sides, [str(side) for side in sides])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set(xlabel="side of the image, px", ylabel="ms")
-    axes.legend(fontsize=8)
+    name_lines(axes, names)
     return figure

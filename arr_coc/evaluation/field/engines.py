@@ -40,6 +40,7 @@ class Outcome:
 
     answers: list[str]
     kept: list[list[int]]  # cells of each row
+    covered: list[list[int]]  # those of them that are there for even coverage
     tokens: list[int]  # visual tokens that the language model was given
     prompts: list[tuple[int, ...]]  # token ids that it was given, image tokens left out
     time_ms: dict[str, float]  # of one question: select, vision, prefill, decode
@@ -61,13 +62,18 @@ class FastEngine:
         """Choose, encode, answer."""
         stopwatch, allocation, select_ms = Stopwatch(self.owner.device), None, 0.0
         kept = [list(range(batch.cells))] * batch.rows
+        covered: list[list[int]] = [[]] * batch.rows
         if method.name != PLAIN:
             allocation, select_ms = self._choose(batch, method, stopwatch)
-            kept = [mask.nonzero().squeeze(-1).tolist() for mask in allocation.keep_BHW.flatten(1).cpu()]
+            kept, covered = (
+                [mask.nonzero().squeeze(-1).tolist() for mask in cells_BHW.flatten(1).cpu()]
+                for cells_BHW in (allocation.keep_BHW, allocation.covered_BHW)
+            )
         seen, unique_R, vision_ms = self._see(batch, method, allocation, kept, stopwatch)
         texts, times = self._answer(batch, seen, unique_R, stopwatch)
         tokens = [seen.merged_BKD.shape[1]] * batch.rows
-        return Outcome(texts, kept, tokens, batch.prompts, {"select": select_ms, "vision": vision_ms, **times})
+        times = {"select": select_ms, "vision": vision_ms, **times}
+        return Outcome(texts, kept, covered, tokens, batch.prompts, times)
 
     def _choose(self, batch: Batch, method: Method, stopwatch: Stopwatch) -> tuple[Allocation, float]:
         selector = self.selectors[method.selector]
@@ -214,6 +220,7 @@ class PlainEngine:
         return Outcome(
             texts,
             [images[0].kept.tolist() for images in prepared.images],
+            [images[0].kept_for_coverage.tolist() for images in prepared.images],
             shown_BM.sum(-1).tolist(),
             [tuple(row[asked].tolist()) for row, asked in zip(prompt, asked_BM, strict=True)],
             time_ms,

@@ -100,6 +100,7 @@ def _line(batch: Batch, row: int, method: Method, made: Outcome) -> Record:
         "total": batch.cells,
         "grid": list(batch.grid),
         "cells": pack_cells(made.kept[row], batch.cells),
+        "covered": pack_cells(made.covered[row], batch.cells),
         "recall": recall,
         "precision": precision,
         "prompt": prompt_digest(made.prompts[row], batch.owner.processor.tokenizer),

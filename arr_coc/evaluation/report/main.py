@@ -13,14 +13,28 @@ from arr_coc.evaluation.field.methods import REFERENCE
 from arr_coc.evaluation.field.table import PARTS as TIMED
 from arr_coc.evaluation.report import pages, results
 from arr_coc.evaluation.report.compare import at_budget, compared_blocks
-from arr_coc.evaluation.report.pages import BAD, EVEN, GOOD, NONE, Block, Cell, fold, heading, paragraph, share, table
-from arr_coc.evaluation.report.plots import pareto
+from arr_coc.evaluation.report.pages import (
+    BAD,
+    EVEN,
+    GOOD,
+    NONE,
+    Block,
+    Cell,
+    bullets,
+    fold,
+    heading,
+    paragraph,
+    share,
+    table,
+)
+from arr_coc.evaluation.report.plots import every_pareto, pareto
 from arr_coc.evaluation.report.results import FIELD, MAKER, NAMES, Entry, Keep, Measured, Names, budget_label
 from arr_coc.files import write_whole
 
-PARTS = ("opening", "plots", "tables", "comparisons")
+PARTS = ("summary", "opening", "plots", "tables", "comparisons", "appendix")
 TITLE = "ARR-COC against the field"
 OWN_PICTURES = ("pareto-*.png", "failure-*.jpg")
+SUMMED = 2  # places that the summary speaks of, two lines each
 NEAR = 0.01  # accuracies that are less apart are called even
 GROUPS = {"hard": "hard scenes", "plain": "plain scenes", SMALL_TEXT: SMALL_TEXT, MANY: MANY}  # not families
 
@@ -56,12 +70,39 @@ def page_of(folder: Path, say: Say, extra: Mapping[str, Sequence[Make]]) -> list
 def page(measured: Measured, say: Say, extra: Mapping[str, Sequence[Make]]) -> list[Block]:
     """All that the page says."""
     say(f"{len(measured.entries)} rows of the field in {measured.folder}")
-    own: dict[str, list[Make]] = {"opening": [_opening_blocks], "plots": [_plot_blocks]}
+    own: dict[str, list[Make]] = {
+        "summary": [_summary_blocks],
+        "opening": [_opening_blocks],
+        "plots": [_plot_blocks],
+    }
     if measured.entries:
-        own |= {"tables": [table_blocks], "comparisons": [compared_blocks]}
+        own |= {"tables": [table_blocks], "comparisons": [compared_blocks], "appendix": [_appendix_blocks]}
         say("who beats whom")
     makers = [make for part in PARTS for make in (*own.get(part, ()), *extra.get(part, ()))]
     return [block for make in makers for block in make(measured)]
+
+
+def _summary_blocks(measured: Measured) -> list[Block]:
+    """The title, and what a reader with half a minute should know: at most four lines."""
+    lines: list[str] = []
+    for place, here in [*measured.places.items()][:SUMMED]:
+        plain = results.plain_of(here)
+        kept = [(keep, one) for keep in results.budgets_of(here) if (one := results.ours_of(here, keep))]
+        if plain is None or not kept:
+            continue
+        told = ", ".join(f"{share(one.accuracy)} % with {budget_label(keep, one.total)}" for keep, one in kept)
+        lines.append(f"**{place.label}**: {share(plain.accuracy)} % right with all tokens; ARR-COC {told}.")
+        keep, ours = kept[-1]
+        others = [one for one in at_budget(here, keep) if one.competes and one.name != REFERENCE]
+        if others:
+            best = max(others, key=lambda one: one.accuracy or 0.0)
+            lines.append(
+                f"With the fewest, {budget_label(keep, ours.total)}: {measured.names[ours.way]}, "
+                f"{share(ours.accuracy)} %, first token after {ours.time_ms:,.0f} ms; the best of the others, "
+                f"{measured.names[best.way]}, {share(best.accuracy)} % after {best.time_ms:,.0f} ms; all tokens after "
+                f"{plain.time_ms:,.0f} ms."
+            )
+    return [heading(TITLE, 1), *([bullets(lines)] if lines else [])]
 
 
 def _opening_blocks(measured: Measured) -> list[Block]:
@@ -72,10 +113,7 @@ def _opening_blocks(measured: Measured) -> list[Block]:
         "The oracle is told where the answer is: it is a ceiling, not a method. Random is the mean of its seeds, with "
         "the widest of their limits."
     )
-    return [
-        heading(TITLE, 1),
-        paragraph(lead if asked else "Token selection for Qwen3-VL: what was measured so far."),
-    ]
+    return [paragraph(lead if asked else "Token selection for Qwen3-VL: what was measured so far.")]
 
 
 def _plot_blocks(measured: Measured) -> list[Block]:
@@ -85,14 +123,19 @@ def _plot_blocks(measured: Measured) -> list[Block]:
     devices = sorted({str(run.get("device")).upper() for run in timed.values()})
     on = f", each method alone, on a {' and a '.join(devices)}" if devices else ""
     told = (
-        f"Times are of one question, measured in batches{on}. Filled marks were trained, hollow "
-        "ones were not. A solid line chose before the ViT (sparse), a dotted one had it encode the whole image, or "
-        "a smaller one. The broad band is the frontier: nothing is as good for less. Tokens are those that a layer "
-        "of the language model works on, on average, since FastV drops them only after some layers; in that plot "
-        "marks are moved sideways a little, so that none hides another."
+        f"ARR-COC, the best of the others, and a smaller image; the appendix has every method. Times are of one "
+        f"question, measured in batches{on}. A solid line chose before the ViT (sparse), a dotted one had it encode "
+        "the whole image (dense). Tokens are those that a layer of the language model works on, on average, since "
+        "FastV drops them only after some layers; in that plot marks are moved sideways a little, so that none hides "
+        "another."
     )
     plots = [(heading(p.label, 3), pareto(here, measured.names, p)) for p, here in measured.places.items()]
     return [heading("Accuracy against tokens and time"), paragraph(told), *(block for pair in plots for block in pair)]
+
+
+def _appendix_blocks(measured: Measured) -> list[Block]:
+    plots = [fold(p.label, every_pareto(here, measured.names, p)) for p, here in measured.places.items()]
+    return [heading("Appendix: every method in the plots"), *plots]
 
 
 # ---------------------------------------------------------------- every method at every budget, and by family

@@ -80,6 +80,12 @@ def paragraph(text: str) -> Block:
     return Block(text, f"<p>{inline(text)}</p>")
 
 
+def bullets(lines: Sequence[str]) -> Block:
+    """A list of short lines."""
+    held = "".join(f"<li>{inline(line)}</li>" for line in lines)
+    return Block("\n".join(f"- {line}" for line in lines), f"<ul>{held}</ul>")
+
+
 def table(heads: Sequence[str], lines: Iterable[Line], wide_words: bool = False, ours: str = "\n") -> Block:
     """The first column names the line; lines whose name starts with `ours` are marked.
 

@@ -18,6 +18,7 @@ from arr_coc.evaluation.field.main import samples_path
 from arr_coc.evaluation.field.methods import ORACLE, REFERENCE, Method
 from arr_coc.evaluation.field.run import Answered, read_samples
 from arr_coc.evaluation.field.table import PARTS
+from arr_coc.evaluation.plotting import BLUE, GREEN, ORANGE, PINK, RED, SKY, YELLOW
 from arr_coc.selectors import PLAIN, settings_of
 
 FIELD, MAKER = "field.json", "arr-coc eval --out results/field.json"  # the table, and what makes it
@@ -25,10 +26,8 @@ FIELD_KEYS = (  # what is read of each of its rows
     *("dataset", "side", "selector", "trained", "encoding", "keep", "n", "accuracy", "ci95", "tokens", "time_ms"),
 )
 RIVAL, CHANCE = "rival", "random"
-# How methods are shown: name, colour and mark. Colours are those of Okabe and Ito; every method has a mark of its own
-# besides, so that no colour is needed to tell them apart; "ink" and "faint" are the page's.
-BLUE, SKY, ORANGE, RED = "#0072B2", "#56B4E9", "#E69F00", "#D55E00"
-GREEN, PINK, YELLOW = "#009E73", "#CC79A7", "#C9B700"
+# How methods are shown: name, colour and mark. Every method has a mark of its own, so that no colour is needed to tell
+# them apart; "ink" and "faint" are the page's.
 LOOKS = {
     REFERENCE: ("ARR-COC", BLUE, "o"),
     "look_twice": ("looking twice", SKY, "P"),

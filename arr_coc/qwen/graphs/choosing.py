@@ -116,6 +116,7 @@ class OneGrid:
     members: list[int]
     judged: Tensors | None = None
     strategy_G: Tensor | None = None
+    covered_GK: Tensor | None = None  # which of the kept cells were kept for even coverage
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,10 @@ class Chosen:
         for grid, group in self.groups.items():
             judgement = None if group.judged is None else as_judgement(group.judged)
             for row, image in enumerate(group.members):
-                kept = self.cells_IK[image, : self.counts_I[image]]
-                made[image] = explain(grid, kept, judgement, row, STRATEGIES[strategies[grid][row]])
+                count = self.counts_I[image]
+                covered = None if group.covered_GK is None else group.covered_GK[row, :count]
+                strategy = STRATEGIES[strategies[grid][row]]
+                made[image] = explain(grid, self.cells_IK[image, :count], covered, judgement, row, strategy)
                 made[image] = replace(made[image], periphery=self.copies[image])
         images: list[list[ImageSelection]] = [[] for _ in prompt.rows]
         for image, sample in enumerate(prompt.sample_of):
@@ -283,7 +286,7 @@ def _take(
         if "cells" not in taken:
             k_G = stages.put(torch.tensor([counts[image] for image in members]))
             taken = stages.choose(selector, grid, taken, k_G, slots)
-        explained[grid] = OneGrid(members, judged[grid], taken["strategy"])
+        explained[grid] = OneGrid(members, judged[grid], taken["strategy"], taken["covered"])
         cells |= dict(zip(members, taken["cells"], strict=True))
         masks |= dict(zip(members, taken["mask"], strict=True))
     images = range(len(counts))
@@ -348,7 +351,7 @@ def as_judgement(tensors: Tensors) -> Judgement:
 
 
 def choose_padded(selector: Selector, judgement: Judgement, k_G: Tensor, slots: int) -> Tensors:
-    """Exactly k cells of each image in `slots` places: flat indices, increasing, 0 beyond; their mask; the strategies.
+    """Exactly k cells of each image in `slots` places: flat indices, increasing, 0 beyond; masks; the strategies.
 
     `k_G` is at most the cells of the image and at most `slots`. Where scores are not finite, the strategy says so.
     """
@@ -357,4 +360,6 @@ def choose_padded(selector: Selector, judgement: Judgement, k_G: Tensor, slots: 
     order_GN = keep_GN.sort(dim=-1, descending=True, stable=True).indices
     order_GK = F.pad(order_GN, (0, max(0, slots - order_GN.shape[1])))[:, :slots]
     mask_GK = torch.arange(slots, device=k_G.device) < k_G.unsqueeze(1)
-    return {"cells": order_GK.masked_fill(~mask_GK, 0), "mask": mask_GK, "strategy": allocation.strategy_B}
+    cells_GK = order_GK.masked_fill(~mask_GK, 0)
+    covered_GK = allocation.covered_BHW.flatten(1).gather(1, cells_GK) & mask_GK
+    return {"cells": cells_GK, "mask": mask_GK, "covered": covered_GK, "strategy": allocation.strategy_B}

@@ -97,10 +97,12 @@ class FieldSelector(Selector):
             pick = self.pick(judgement.view, scores_BN.nan_to_num(0, 0, 0), k_B)
         strategy_B = torch.where(k_B >= cells, WHOLE_BUDGET, RELEVANCE)
         relevance_BHW = judgement.balance.relevance_BHW
+        keep_BHW = (pick.keep_BN | ~finite_B.unsqueeze(1)).view_as(relevance_BHW)
         return Taken(
-            keep_BHW=(pick.keep_BN | ~finite_B.unsqueeze(1)).view_as(relevance_BHW),
+            keep_BHW=keep_BHW,
             soft_BHW=torch.ones_like(relevance_BHW),
             strategy_B=torch.where(finite_B, strategy_B, NOT_FINITE),
+            covered_BHW=torch.zeros_like(keep_BHW),
             method=(self.name, self.reason),
             weights=pick.weights,
             grids=pick.grids,
