@@ -5,15 +5,20 @@ import logging
 import re
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from arr_coc.comparing import is_out_of_memory
 from arr_coc.qwen import Answer, ARRCOCQwen
-from arr_coc.qwen.processor import words_notice
+from arr_coc.qwen.answers import ImageSelection, total_ms
+from arr_coc.qwen.processor import is_mini, words_notice
+from arr_coc.qwen.request import Box, evidence_mask
 from arr_coc.viewing import stage_times
 
 logger = logging.getLogger(__name__)
 
 MOST_CHARACTERS = 240
+SCALE = 'low <i class="scale"></i> high: {}'
+MINI_KNOWS = "It knows drawn things, signs, tables and charts, and no photographs."
 # Addresses of memory, paths, and what a traceback is made of.
 PRIVATE = re.compile(r"\b0x[0-9a-fA-F]{4,}|(?:^|[\s'\"(=:])(?:[A-Za-z]:\\|~?/)[^\s'\"]+|File \"|Traceback")
 
@@ -22,31 +27,104 @@ def share(kept: int, total: int) -> str:
     return f"{100 * kept / max(1, total):.0f} %"
 
 
-def stats(answer: Answer, notices: Sequence[str] = ()) -> str:
-    """Markdown: how many tokens, how long, and why."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a question beforehand."""
+
+    answer: str
+    evidence: tuple[Box, ...]  # what carries the answer
+
+    def is_right(self, text: str) -> bool:
+        return text.strip().lower() == self.answer.lower()
+
+
+def figures(answer: Answer, known: Known | None = None, plain: Answer | None = None) -> str:
+    """HTML: whether it is right, and its tokens and time beside those of the plain model, as far as they are known."""
+    rows = [("ARR-COC", answer.tokens_kept, total_ms(answer.timings_ms))]
+    if answer.tokens_kept == answer.tokens_total:
+        rows = [("Plain model", *rows[0][1:])]
+    elif plain is not None:
+        rows.append(("Plain model", plain.tokens_kept, total_ms(plain.timings_ms)))
+    else:
+        rows.append(("Plain model", answer.tokens_total, 0.0))
+    longest = max(ms for *_, ms in rows)
+    lines = "".join(
+        f'<tr><th scope="row">{name}</th>{_bar(tokens / max(1, answer.tokens_total), f"{tokens} visual tokens")}'
+        + (_bar(ms / longest, f"{ms:,.0f} ms") if ms else '<td class="faint">Compare takes its time</td>')
+        + "</tr>"
+        for name, tokens, ms in rows
+    )
+    return f'<p class="verdict">{_verdict(answer, known, plain)}</p><table class="figures">{lines}</table>'
+
+
+def _bar(part: float, words: str) -> str:
+    return f'<td><span class="bar" style="--part: {100 * part:.1f}%"></span>{words}</td>'
+
+
+def _verdict(answer: Answer, known: Known | None, plain: Answer | None) -> str:
+    kept = share(answer.tokens_kept, answer.tokens_total)
+    told = [f"<b>{kept}</b> of the visual tokens"]
+    if known is not None:
+        is_right = known.is_right(answer.text)
+        mark = "✓ right" if is_right else f"✗ wrong: it is {html.escape(known.answer)}"
+        told = [f'<span class="mark {"right" if is_right else "wrong"}">{mark}</span>', *told]
+        told.append(evidence_line(answer, known))
+    if plain is not None and answer.tokens_kept < answer.tokens_total:
+        times = total_ms(plain.timings_ms) / total_ms(answer.timings_ms)
+        told.append(f"<b>{times:.1f} times</b> as fast" if times >= 1 else f"<b>{1 / times:.1f} times</b> as slow")
+    if answer.confidence is not None:
+        looks = f" after {len(answer.looks)} looks" if len(answer.looks) > 1 else ""
+        told.append(f"<b>{answer.confidence:.0%}</b> sure{looks}")
+    return " · ".join(told)
+
+
+def evidence_line(answer: Answer, known: Known) -> str:
+    """How much of what carries the answer was kept."""
+    choice = answer.selection[0]
+    cells_HW = evidence_mask(known.evidence, choice.grid)
+    cells, held = int(cells_HW.sum()), int((cells_HW & choice.mask.cpu()).sum())
+    return f"<b>{held} of {cells}</b> evidence cells kept" if cells else "nothing in it is evidence"
+
+
+def stats(answer: Answer) -> str:
+    """Markdown: where the time went, and why these cells."""
     times = stage_times(answer.timings_ms)
     parts = " · ".join(f"{name} {value:.0f} ms" for name, value in times.items())
-    part = share(answer.tokens_kept, answer.tokens_total)
-    lines = [
-        f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens ({part} kept)" + _sureness(answer),
-        f"**{sum(times.values()):.0f} ms** in all: {parts}",
-        f"Why these: {answer.selection[0].reason}.",
-        *(f"Note: {notice}." for notice in notices),
-    ]
-    return "\n\n".join(lines)
+    kept = f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens: {answer.selection[0].reason}."
+    return f"{kept}\n\n**{sum(times.values()):.0f} ms** in all: {parts}"
 
 
-def _sureness(answer: Answer) -> str:
-    """How sure it is and, where it looked again, after how many looks; nothing where that is not known."""
-    if answer.confidence is None:
-        return ""
-    looks = len(answer.looks)
-    return f" · **{answer.confidence:.0%}** sure" + (f" after {looks} looks" if looks > 1 else "")
+def legend(choice: ImageSelection) -> str:
+    """HTML: what the two pictures show."""
+    if choice.relevance is None:
+        return f"<p>All {choice.tokens_total} cells were kept. {SCALE.format('what the answer looked at')}</p>"
+    dropped = "blurred: what a small copy showed" if choice.periphery else "dark: dropped"
+    cells = f'<i class="kept"></i> clear, outlined: {choice.cells_kept} cells kept <i class="dropped"></i> {dropped}'
+    return f"<p>{cells} {SCALE.format('relevance for the question')}</p>"
 
 
-def notices_about(owner: ARRCOCQwen, question: str) -> list[str]:
-    """What to know about an answer: what the model told, and the words that mini does not know."""
-    return [*owner.notices, *words_notice(owner.processor.tokenizer, question)]
+def notices(owner: ARRCOCQwen, answer: Answer, question: str) -> str:
+    """HTML that stands above an answer: what the model told, and the words that mini does not know."""
+    told = (*owner.notices, *answer.notices, *words_notice(owner.processor.tokenizer, question))
+    return "".join(note(f"{one.rstrip('.')}.") for one in dict.fromkeys(told))
+
+
+def note(text: str, kind: str = "notice") -> str:
+    """A line of HTML that is to be seen: a notice, or a trouble."""
+    return f'<p class="{kind}" role="alert">{html.escape(text)}</p>'
+
+
+def about(name: str, owner: ARRCOCQwen) -> str:
+    """HTML: the model that answers, and what it knows."""
+    size = sum(weight.numel() for weight in owner.model.parameters()) / 1e6
+    many = f"{size / 1000:.1f} billion" if size >= 1000 else f"{size:.0f} million"
+    is_known = is_mini(owner.processor.tokenizer)
+    knows = MINI_KNOWS if is_known else "It knows what its own card says."
+    return f"<b>{html.escape(name)}</b> answers here, a Qwen3-VL of {many} parameters on {_place(owner)}. {knows}"
+
+
+def _place(owner: ARRCOCQwen) -> str:
+    return "the CPU" if owner.device.type == "cpu" else "a GPU"
 
 
 def cards(answers: Sequence[tuple[str, Answer]]) -> str:
