@@ -104,7 +104,10 @@ def take(browser: Browser, url: str, act: Act, width: int, scheme: str, folder: 
     answered(page)
     act(page, folder)
     page.evaluate("window.scrollTo(0, 0)")
-    page.wait_for_timeout(1500)  # pictures are drawn, toasts and bars have come to rest
+    page.wait_for_function(
+        "[...document.images].every(image => image.loading === 'lazy' || !image.offsetParent || image.complete)"
+    )
+    page.wait_for_timeout(1000)  # bars and toasts have come to rest
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "it scrolls sideways"
     shot = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
     context.close()

@@ -16,7 +16,7 @@ from torch import Tensor
 from arr_coc.comparing import PLAIN, Variant, answer_way
 from arr_coc.demo.inputs import Inquiry, Left, dial_of, shown
 from arr_coc.demo.models import Models
-from arr_coc.demo.scenes import Example, example_of, examples
+from arr_coc.demo.scenes import Example, examples, known_of
 from arr_coc.demo.telling import about, figures, legend, note, notices, stats
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.streaming import stream_text
@@ -64,7 +64,7 @@ class Opening:
 
     def plain_of(self, asked: Inquiry) -> Answer | None:
         """What the plain model said, where this has been asked again."""
-        return self.plain if example_of(asked) is self.example else None
+        return self.plain if known_of(asked) is self.example.known else None
 
 
 def opening(models: Models) -> Opening:
@@ -106,7 +106,7 @@ def ask(models: Models, name: str, asked: Inquiry, plain: Answer | None = None) 
 
 
 def _told(owner: ARRCOCQwen, asked: Inquiry, answer: Answer, plain: Answer | None) -> Told:
-    picture, choice, example = shown(asked.image), answer.selection[0], example_of(asked)
+    picture, choice = shown(asked.image), answer.selection[0]
     heat_HW, chose = choice.relevance, choice.relevance is not None
     if heat_HW is None:
         heat_HW = _attention(owner, asked, answer)
@@ -114,7 +114,7 @@ def _told(owner: ARRCOCQwen, asked: Inquiry, answer: Answer, plain: Answer | Non
         answer.text,
         kept_overlay(picture, choice.mask, choice.periphery),
         None if heat_HW is None else heat_picture(picture, heat_HW, choice.mask if chose else None),
-        figures(answer, None if example is None else example.known, plain),
+        figures(answer, known_of(asked), plain),
         notices(owner, answer, asked.question),
         legend(choice),
         stats(answer),

@@ -10,6 +10,7 @@ from PIL import Image
 from arr_coc.comparing import PLAIN, Variant, answer_ways
 from arr_coc.demo.inputs import Inquiry, Left, shown
 from arr_coc.demo.models import Models, choosable_selectors
+from arr_coc.demo.scenes import known_of
 from arr_coc.demo.telling import cards
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.viewing import before_after, kept_overlay, latency_bars, stage_times
@@ -67,7 +68,7 @@ def compare(models: Models, names: Sequence[str], chosen: Sequence[str], asked: 
     chose = [choice for choice in choices if choice.tokens_kept < choice.tokens_total]
     slider = before_after(picture, chose[0]) if chose else None
     bars = latency_bars({label: stage_times(answer.timings_ms) for label, answer in answers})
-    return Compared(cards(answers), slider, kept, bars, models.memory())
+    return Compared(cards(answers, known_of(asked)), slider, kept, bars, models.memory())
 
 
 def _with_budget(models: Models, name: str, asked: Inquiry) -> Inquiry:

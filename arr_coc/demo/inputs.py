@@ -99,7 +99,7 @@ def budget_line(total: float | None, keep: Keep) -> str:
         return "no image yet"
     tokens = tokens_to_keep(keep, int(total))
     if tokens is None:
-        return f"**auto**: the question decides how many of {total:.0f} visual tokens are kept"
+        return f"**auto**: the question decides, of {total:.0f} visual tokens"
     if keep == 1.0:
-        return f"**100 %**: the plain model, with all {total:.0f} visual tokens"
-    return f"**{100 * tokens / total:.0f} %**: {tokens} of {total:.0f} visual tokens are kept"
+        return f"**100 %**: the plain model, all {total:.0f} visual tokens"
+    return f"**{100 * tokens / total:.0f} %**: {tokens} of {total:.0f} visual tokens"

@@ -48,7 +48,7 @@ def build_page(models: Models) -> gr.Blocks:
                     looked = microscope_tab(models, side)
                 with gr.Tab("Scenes", id="scenes") as scenes:
                     scenes_tab(models, side)
-        _heed(models, side, known, chosen, [*answered, *compared, *looked], [*running, *comparing])
+        _heed(models, side, known, chosen, gallery, [*answered, *compared, *looked], [*running, *comparing])
         for tab in (ask, compare, microscope):
             tab.select(lambda: [gr.update(visible=True)] * 2, None, [column, gallery], **AT_ONCE)
         scenes.select(lambda: [gr.update(visible=False)] * 2, None, [column, gallery], **AT_ONCE)
@@ -103,7 +103,9 @@ def _choosing(gallery: gr.Gallery, files: list[str], side: Left) -> Any:
     return gallery.select(choose, None, [side.image, side.question, side.trouble], **AT_ONCE)
 
 
-def _heed(models: Models, side: Left, known: Any, chosen: Any, belongs: list[Any], running: list[Any]) -> None:
+def _heed(
+    models: Models, side: Left, known: Any, chosen: Any, gallery: Any, belongs: list[Any], running: list[Any]
+) -> None:
     """A new image is checked and counted at once, and takes away what belonged to the last one; so does a new model.
 
     The dial shows what it stands for while it is turned.
@@ -130,11 +132,11 @@ def _heed(models: Models, side: Left, known: Any, chosen: Any, belongs: list[Any
             return about(name, owner), dial_of(owner.keep, 1000)
 
     def empty() -> list[Any]:
-        return emptied(belongs)
+        return [gr.Gallery(selected_index=None), *emptied(belongs)]
 
     image, measured, dialled_now = side.image, [side.image, side.trouble, side.total], [side.total, side.dial]
     for event in (image.upload, image.clear, side.model.change):
-        event(empty, None, belongs, cancels=running, **AT_ONCE)
+        event(empty, None, [gallery, *belongs], cancels=running, **AT_ONCE)
     changed = side.model.change(change_model, side.model, [known, side.dial], **PRIVATE)
     for event in (image.upload, image.clear, chosen.then, changed.then):
         # The line is made after the count, of the dial as it is then: it may have been turned meanwhile.
@@ -143,7 +145,7 @@ def _heed(models: Models, side: Left, known: Any, chosen: Any, belongs: list[Any
     side.dial.change(turned, dialled_now, side.budget, **AT_ONCE)
 
     def nothing() -> list[Any]:
-        return [None, "", "", 0, "no image yet", *emptied(belongs)]
+        return [None, "", "", 0, "no image yet", *empty()]
 
-    everything = [image, side.question, side.trouble, side.total, side.budget, *belongs]
+    everything = [image, side.question, side.trouble, side.total, side.budget, gallery, *belongs]
     side.clear.click(nothing, None, everything, cancels=running, **AT_ONCE)

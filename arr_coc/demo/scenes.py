@@ -75,10 +75,10 @@ def examples() -> list[Example]:
     return [found[number] for number in ORDER]
 
 
-def example_of(asked: Inquiry) -> Example | None:
-    """The example that this is, by its question and pixels."""
+def known_of(asked: Inquiry) -> Known | None:
+    """What is known where an example is asked, by its question and pixels."""
     alike = (one for one in examples() if (one.question, one.picture.size) == (asked.question, asked.image.size))
-    return next((one for one in alike if one.picture.tobytes() == asked.image.tobytes()), None)
+    return next((one.known for one in alike if one.picture.tobytes() == asked.image.tobytes()), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from arr_coc.viewing import stage_times
 logger = logging.getLogger(__name__)
 
 MOST_CHARACTERS = 240
-SCALE = 'low <i class="scale"></i> high: {}'
+SCALE = '<span>low <i class="scale"></i> high: {}</span>'
 MINI_KNOWS = "It knows drawn things, signs, tables and charts, and no photographs."
 # Addresses of memory, paths, and what a traceback is made of.
 PRIVATE = re.compile(r"\b0x[0-9a-fA-F]{4,}|(?:^|[\s'\"(=:])(?:[A-Za-z]:\\|~?/)[^\s'\"]+|File \"|Traceback")
@@ -34,8 +34,11 @@ class Known:
     answer: str
     evidence: tuple[Box, ...]  # what carries the answer
 
-    def is_right(self, text: str) -> bool:
-        return text.strip().lower() == self.answer.lower()
+    def mark(self, text: str) -> str:
+        """HTML: whether an answer is right, and the right one if it is not."""
+        if text.strip().lower() == self.answer.lower():
+            return '<span class="mark right">✓ right</span>'
+        return f'<span class="mark wrong">✗ wrong: it is {html.escape(self.answer)}</span>'
 
 
 def figures(answer: Answer, known: Known | None = None, plain: Answer | None = None) -> str:
@@ -50,7 +53,7 @@ def figures(answer: Answer, known: Known | None = None, plain: Answer | None = N
     longest = max(ms for *_, ms in rows)
     lines = "".join(
         f'<tr><th scope="row">{name}</th>{_bar(tokens / max(1, answer.tokens_total), f"{tokens} visual tokens")}'
-        + (_bar(ms / longest, f"{ms:,.0f} ms") if ms else '<td class="faint">Compare takes its time</td>')
+        + (_bar(ms / longest, f"{ms:,.0f} ms") if ms else '<td class="faint">time: see Compare</td>')
         + "</tr>"
         for name, tokens, ms in rows
     )
@@ -62,20 +65,17 @@ def _bar(part: float, words: str) -> str:
 
 
 def _verdict(answer: Answer, known: Known | None, plain: Answer | None) -> str:
-    kept = share(answer.tokens_kept, answer.tokens_total)
-    told = [f"<b>{kept}</b> of the visual tokens"]
+    told = []
     if known is not None:
-        is_right = known.is_right(answer.text)
-        mark = "✓ right" if is_right else f"✗ wrong: it is {html.escape(known.answer)}"
-        told = [f'<span class="mark {"right" if is_right else "wrong"}">{mark}</span>', *told]
-        told.append(evidence_line(answer, known))
+        told = [known.mark(answer.text), evidence_line(answer, known)]
+    told.append(f"<span><b>{share(answer.tokens_kept, answer.tokens_total)}</b> of the visual tokens</span>")
     if plain is not None and answer.tokens_kept < answer.tokens_total:
         times = total_ms(plain.timings_ms) / total_ms(answer.timings_ms)
-        told.append(f"<b>{times:.1f} times</b> as fast" if times >= 1 else f"<b>{1 / times:.1f} times</b> as slow")
+        told.append(f"<span><b>{max(times, 1 / times):.1f} times</b> as {'fast' if times >= 1 else 'slow'}</span>")
     if answer.confidence is not None:
         looks = f" after {len(answer.looks)} looks" if len(answer.looks) > 1 else ""
-        told.append(f"<b>{answer.confidence:.0%}</b> sure{looks}")
-    return " · ".join(told)
+        told.append(f"<span><b>{100 * answer.confidence:.0f} %</b> sure{looks}</span>")
+    return "".join(told)
 
 
 def evidence_line(answer: Answer, known: Known) -> str:
@@ -83,7 +83,8 @@ def evidence_line(answer: Answer, known: Known) -> str:
     choice = answer.selection[0]
     cells_HW = evidence_mask(known.evidence, choice.grid)
     cells, held = int(cells_HW.sum()), int((cells_HW & choice.mask.cpu()).sum())
-    return f"<b>{held} of {cells}</b> evidence cells kept" if cells else "nothing in it is evidence"
+    words = f"<b>{held} of {cells}</b> evidence cells kept" if cells else "nothing in it is evidence"
+    return f"<span>{words}</span>"
 
 
 def stats(answer: Answer) -> str:
@@ -97,10 +98,12 @@ def stats(answer: Answer) -> str:
 def legend(choice: ImageSelection) -> str:
     """HTML: what the two pictures show."""
     if choice.relevance is None:
-        return f"<p>All {choice.tokens_total} cells were kept. {SCALE.format('what the answer looked at')}</p>"
-    dropped = "blurred: what a small copy showed" if choice.periphery else "dark: dropped"
-    cells = f'<i class="kept"></i> clear, outlined: {choice.cells_kept} cells kept <i class="dropped"></i> {dropped}'
-    return f"<p>{cells} {SCALE.format('relevance for the question')}</p>"
+        kept = f"<span>all {choice.tokens_total} cells were kept</span>"
+        return f"<p>{kept}{SCALE.format('what the answer looked at')}</p>"
+    dropped = "dropped, seen in a small copy" if choice.periphery else "dropped"
+    kept = f'<span><i class="kept"></i> {choice.cells_kept} cells kept</span>'
+    dropped = f'<span><i class="dropped"></i> {choice.tokens_total - choice.cells_kept} {dropped}</span>'
+    return f"<p>{kept}{dropped}{SCALE.format('relevance for the question')}</p>"
 
 
 def notices(owner: ARRCOCQwen, answer: Answer, question: str) -> str:
@@ -118,21 +121,17 @@ def about(name: str, owner: ARRCOCQwen) -> str:
     """HTML: the model that answers, and what it knows."""
     size = sum(weight.numel() for weight in owner.model.parameters()) / 1e6
     many = f"{size / 1000:.1f} billion" if size >= 1000 else f"{size:.0f} million"
-    is_known = is_mini(owner.processor.tokenizer)
-    knows = MINI_KNOWS if is_known else "It knows what its own card says."
-    return f"<b>{html.escape(name)}</b> answers here, a Qwen3-VL of {many} parameters on {_place(owner)}. {knows}"
+    place = "the CPU" if owner.device.type == "cpu" else "a GPU"
+    knows = MINI_KNOWS if is_mini(owner.processor.tokenizer) else "What it knows, its own card says."
+    return f"<b>{html.escape(name)}</b> answers here, a Qwen3-VL of {many} parameters on {place}. {knows}"
 
 
-def _place(owner: ARRCOCQwen) -> str:
-    return "the CPU" if owner.device.type == "cpu" else "a GPU"
-
-
-def cards(answers: Sequence[tuple[str, Answer]]) -> str:
+def cards(answers: Sequence[tuple[str, Answer]], known: Known | None = None) -> str:
     """Answers by their ways, side by side, as HTML; under each other where the page is narrow."""
-    return '<div class="cards">' + "".join(_card(way, answer) for way, answer in answers) + "</div>"
+    return '<div class="cards">' + "".join(_card(way, answer, known) for way, answer in answers) + "</div>"
 
 
-def _card(way: str, answer: Answer) -> str:
+def _card(way: str, answer: Answer, known: Known | None) -> str:
     times = stage_times(answer.timings_ms)
     first = sum(value for name, value in times.items() if name != "decode")
     figures = (
@@ -143,7 +142,8 @@ def _card(way: str, answer: Answer) -> str:
     )
     lines = "".join(f"<li>{figure}</li>" for figure in figures)
     said = html.escape(answer.text.strip() or "(no answer)")
-    return f'<div class="card"><h4>{html.escape(way)}</h4><p class="answer">{said}</p><ul>{lines}</ul></div>'
+    mark = "" if known is None else known.mark(answer.text)
+    return f'<div class="card"><h4>{html.escape(way)}</h4><p class="answer">{said}</p>{mark}<ul>{lines}</ul></div>'
 
 
 def short_message(error: BaseException, number: str | None = None) -> str:
