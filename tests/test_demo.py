@@ -125,14 +125,13 @@ def test_a_wrong_answer_is_called_wrong(models, scene):
     assert re.search(r"<b>[01] of 4</b> evidence cells kept", missed)
 
 
-def test_what_the_model_is_and_knows(models):
+def test_what_the_model_is_and_knows(models, monkeypatch):
     with models.use("mini") as owner:
         assert about("a<b", owner).startswith(
             "<b>a&lt;b</b> answers here, a Qwen3-VL of 16 million parameters on the CPU"
         )
         assert "no photographs" in about("mini", owner)
-    other, _ = fake_models(["a/one"])
-    with other.use("a/one") as owner:
+        monkeypatch.setattr("arr_coc.demo.telling.is_mini", lambda _: False)
         assert "photographs" not in about("a/one", owner)
 
 
