@@ -2,7 +2,7 @@
 
     python -m studies.page_pictures             # needs Chromium; ARR_COC_CHROMIUM names another one
 
-Each of the moments below is acted in a browser of its own and taken whole, from the top of the page to its end.
+The moments below are acted one after the other, and each is taken whole, from the top of the page to its end.
 """
 
 import argparse
@@ -11,7 +11,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -22,7 +24,8 @@ from arr_coc.demo.serving import serve
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures" / "page"
 WIDTHS = {1280: 900, 400: 850}  # px: width of the window, and its height
-QUALITY = 45  # of WebP
+QUALITY = 40  # of WebP
+PORT = 7869
 WAIT = 120_000  # ms
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 Act = Callable[[Page, Path], None]
@@ -79,7 +82,7 @@ def microscope(page: Page, folder: Path) -> None:
     expect(page.locator("#map-3 img")).to_have_count(1, timeout=WAIT)
 
 
-MOMENTS: tuple[Act, ...] = (first, answer, failed, photograph, compare, microscope)
+MOMENTS: tuple[Act, ...] = (first, compare, microscope, answer, photograph, failed)
 
 
 def photo(path: Path) -> None:
@@ -96,45 +99,42 @@ def photo(path: Path) -> None:
     Image.fromarray((255 * scene.clip(0, 1)).astype(np.uint8)).save(path)
 
 
-def take(browser: Browser, url: str, act: Act, width: int, scheme: str, folder: Path) -> Image.Image:
-    context = browser.new_context(viewport={"width": width, "height": WIDTHS[width]}, color_scheme=scheme)  # type: ignore[arg-type]
-    page = context.new_page()
+def opened(browser: Browser, url: str, width: int, scheme: Any) -> Page:
+    page = browser.new_page(viewport={"width": width, "height": WIDTHS[width]}, color_scheme=scheme)
     page.set_default_timeout(WAIT)
     page.goto(url)
     answered(page)
-    act(page, folder)
+    return page
+
+
+def taken(page: Page) -> Image.Image:
     page.evaluate("window.scrollTo(0, 0)")
     page.evaluate("for (const image of document.images) image.loading = 'eager'")
     page.wait_for_function("[...document.images].every(image => !image.offsetParent || image.complete)")
     page.wait_for_timeout(1000)  # bars and toasts have come to rest
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "it scrolls sideways"
-    shot = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
-    context.close()
-    return shot
+    return Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--only", nargs="*", default=[act.__name__ for act in MOMENTS])
-    parser.add_argument("--schemes", nargs="*", default=["light", "dark"])
-    parser.add_argument("--widths", nargs="*", type=int, default=list(WIDTHS))
-    chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    models = Models(["mini"])
-    page = serve(models, "127.0.0.1", 7869, wait=False)
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    server = serve(Models(["mini"]), "127.0.0.1", PORT, wait=False)
     chromium = os.environ.get("ARR_COC_CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        for act in (one for one in MOMENTS if one.__name__ in chosen.only):
-            for width in chosen.widths:
-                for scheme in chosen.schemes:
-                    shot = take(browser, page.local_url, act, width, scheme, Path(folder))
-                    path = chosen.out / f"{act.__name__}-{scheme}-{width}.webp"
-                    shot.save(path, quality=QUALITY, method=6)
-                    print(f"{path.name}: {shot.size}, {path.stat().st_size // 1024} kB", flush=True)
+        for width, scheme in product(WIDTHS, ("light", "dark")):
+            page = opened(browser, server.local_url, width, scheme)
+            for act in MOMENTS:
+                act(page, Path(folder))
+                path = out / f"{act.__name__}-{scheme}-{width}.webp"
+                taken(page).save(path, quality=QUALITY, method=6)
+                print(f"{path.name}: {path.stat().st_size // 1024} kB", flush=True)
+            page.close()
         browser.close()
-    page.close(verbose=False)
+    server.close(verbose=False)
 
 
 if __name__ == "__main__":

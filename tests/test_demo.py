@@ -23,12 +23,11 @@ from arr_coc.demo import scenes as worlds
 from arr_coc.demo.ask import ask, opening
 from arr_coc.demo.compare import OURS, PLAIN, WAYS, compare
 from arr_coc.demo.inputs import (
-    AUTO,
+    OWN,
     Inquiry,
     budget_line,
     check_question,
     count_tokens,
-    dial_of,
     dialled,
     read_upload,
     shown,
@@ -89,7 +88,6 @@ def opened(models):
 def test_the_page_opens_with_an_answer_beside_the_plain_models(models, opened):
     """Of the figures, the tokens are counted and the times measured here; the same question later has them again."""
     assert opened.told.answer == opened.plain.text == opened.example.known.answer
-    assert opened.dial == AUTO
     assert opened.total == opened.plain.tokens_kept == 256
     kept = int(re.search(r"(\d+) visual tokens</td>", opened.told.figures)[1])
     assert kept < 256
@@ -107,12 +105,13 @@ def test_the_page_opens_with_an_answer_beside_the_plain_models(models, opened):
 
 
 def test_the_dial_of_the_page_is_the_models_own(models, monkeypatch, opened):
+    assert models.keep("mini") == "auto"
+    assert ">64 visual tokens" not in opened.told.figures
     with models.use("mini") as owner:
         monkeypatch.setattr(owner, "keep", 0.25)
-    quarter = opening(models)
-    assert quarter.dial == 25
-    assert ">64 visual tokens" in quarter.told.figures
-    assert ">64 visual tokens" not in opened.told.figures
+    assert models.keep("mini") == 0.25
+    assert ">64 visual tokens" in opening(models).told.figures
+    assert Inquiry.of(str(worlds.ASSETS / "sample.png"), HAND, OWN).keep is None
 
 
 def test_a_wrong_answer_is_called_wrong(models, scene):
@@ -197,20 +196,12 @@ def test_the_attention_of_a_long_question_is_not_drawn(models, scene, monkeypatc
 
 
 def test_the_dial():
-    assert dialled(AUTO) == "auto"
+    assert dialled(OWN) is None
     assert dialled(25) == 0.25
     assert dialled(100) == 1.0
     for wrong in (-1, 0.5, 101, None, float("nan"), "auto"):
-        with pytest.raises(ValueError, match="the dial is 0 for auto, or 1 to 100 percent"):
+        with pytest.raises(ValueError, match="the dial is 0 for the model's own, or 1 to 100 percent"):
             dialled(wrong)
-
-
-@given(st.integers(1, 100), st.integers(1, 5000))
-def test_the_dial_stands_where_the_models_own_is(percent, total):
-    assert dial_of("auto", total) == AUTO
-    assert dial_of(total + 1, total) == 100
-    assert dial_of(percent / 100, 1000) == percent
-    assert 1 <= dial_of(percent / 100, total) <= 100
 
 
 @pytest.mark.parametrize("question", [None, "", "  \n", "x" * 2001])

@@ -199,7 +199,7 @@ def test_nobody_else_runs_what_the_page_runs(url):
         if called["api_visibility"] != "public":
             assert web.post(f"{url}/gradio_api/call/{called['api_name']}", json={"data": []}).status_code == 404
     private = next(one for one in web.get(f"{url}/config").json()["dependencies"] if one["api_name"] == "turned")
-    body = {"data": [9, 0], "fn_index": private["id"], "session_hash": "nobody"}
+    body = {"data": [9, 0, "mini"], "fn_index": private["id"], "session_hash": "nobody"}
     assert web.post(f"{url}/gradio_api/run/predict", json=body).status_code == 403
     body = {"data": [None, "mini"], "fn_index": private["id"] - 1, "session_hash": "nobody"}
     assert web.post(f"{url}/gradio_api/queue/join", json=body).status_code == 200

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from arr_coc.comparing import PLAIN, Variant, answer_way
-from arr_coc.demo.inputs import Inquiry, Left, dial_of, shown
+from arr_coc.demo.inputs import Inquiry, Left, shown
 from arr_coc.demo.models import Models
 from arr_coc.demo.scenes import Example, examples, known_of
 from arr_coc.demo.telling import about, figures, legend, note, notices, stats
@@ -59,7 +59,6 @@ class Opening:
     told: Told
     plain: Answer | None  # None: the plain model had no room
     total: int  # visual tokens
-    dial: int
     about: str  # HTML, of the model
 
     def plain_of(self, asked: Inquiry) -> Answer | None:
@@ -71,16 +70,16 @@ def opening(models: Models) -> Opening:
     """The first example, answered by the first model with its own dial and with every token; both are timed warm."""
     example = examples()[0]
     with models.use(models.names[0]) as owner:
-        asked = Inquiry(example.picture, example.question, owner.keep)
+        asked = Inquiry(example.picture, example.question, None)
         answers = [
             answer_way(Variant(PLAIN, keep), partial(owner.ask, asked.image, asked.question), MOST_OPENING, 1).answer
-            for keep in (asked.keep, 1.0)
+            for keep in (owner.keep, 1.0)
         ]
         ours, plain = answers
         if ours is None:
             raise MemoryError
-        told, total = _told(owner, asked, ours, plain), ours.tokens_total
-        return Opening(example, told, plain, total, dial_of(owner.keep, total), about(models.names[0], owner))
+        told = _told(owner, asked, ours, plain)
+        return Opening(example, told, plain, ours.tokens_total, about(models.names[0], owner))
 
 
 def ask(models: Models, name: str, asked: Inquiry, plain: Answer | None = None) -> Iterator[Told]:

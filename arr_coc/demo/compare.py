@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 
 from arr_coc.comparing import PLAIN, Variant, answer_ways
+from arr_coc.config import Keep
 from arr_coc.demo.inputs import Inquiry, Left, shown
 from arr_coc.demo.models import Models, choosable_selectors
 from arr_coc.demo.scenes import known_of
@@ -49,8 +50,8 @@ def compare(models: Models, names: Sequence[str], chosen: Sequence[str], asked: 
         raise ValueError(f"{len(pairs)} answers to compare: choose 1 to {MOST_WAYS}, counting each model with each way")
     if unknown := set(chosen) - set(WAYS):
         raise ValueError(f"{len(unknown)} of the ways are unknown: take them from the list")
-    asked = _with_budget(models, names[0], asked)
-    ways = [Variant(way, 1.0 if way == PLAIN else asked.keep, name) for name, way in pairs]
+    keep = _budget(models, names[0], asked)
+    ways = [Variant(way, 1.0 if way == PLAIN else keep, name) for name, way in pairs]
 
     def using(way: Variant) -> AbstractContextManager[ARRCOCQwen]:
         return models.use(way.model, SELECTOR_OF.get(way.selector, "auto"))
@@ -71,12 +72,12 @@ def compare(models: Models, names: Sequence[str], chosen: Sequence[str], asked: 
     return Compared(cards(answers, known_of(asked)), slider, kept, bars, models.memory())
 
 
-def _with_budget(models: Models, name: str, asked: Inquiry) -> Inquiry:
+def _budget(models: Models, name: str, asked: Inquiry) -> Keep:
     """An automatic budget is ARR-COC's to set, once, so that all ways get as many tokens."""
-    if asked.keep != "auto":
-        return asked
+    if asked.keep is not None and asked.keep != "auto":
+        return asked.keep
     with models.use(name) as owner:
-        return replace(asked, keep=max(2, owner.choose(asked.image, asked.question, asked.keep)[0].tokens_kept))
+        return max(2, owner.choose(asked.image, asked.question, asked.keep)[0].tokens_kept)
 
 
 def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:

@@ -10,7 +10,7 @@ from arr_coc.images.reader import read_image
 
 MOST_CHARACTERS = 2000
 MOST_SHOWN = 1024  # px of the longer side of a picture in the page; the model sees the image itself
-AUTO, PLAIN = 0, 100  # the two ends of the dial; between them it is the percentage of visual tokens KEPT
+OWN, PLAIN = 0, 100  # ends of the dial: the model's own, which is mostly "auto", and all; between: percent KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Inquiry:
 
     image: Image.Image  # RGB, upright
     question: str
-    keep: Keep
+    keep: Keep | None  # None: the model's own dial
 
     @classmethod
     def of(cls, path: str | None, question: str | None, dial: float | None) -> "Inquiry":
@@ -65,17 +65,11 @@ def check_question(question: str | None) -> str:
     return text
 
 
-def dialled(dial: float | None) -> Keep:
-    """What the dial of the page stands for: at its left end the question decides, at its right end all is kept."""
-    if not isinstance(dial, (int, float)) or not (dial == AUTO or 1 <= dial <= PLAIN):
-        raise ValueError(f"the dial is {AUTO} for auto, or 1 to {PLAIN} percent of the visual tokens")
-    return "auto" if dial == AUTO else float(dial) / PLAIN
-
-
-def dial_of(keep: Keep, total: int) -> int:
-    """Where the dial stands for what a model keeps of `total` tokens unless it is told otherwise."""
-    tokens = tokens_to_keep(keep, total)
-    return AUTO if tokens is None else max(1, round(PLAIN * tokens / total))
+def dialled(dial: float | None) -> Keep | None:
+    """What the dial of the page stands for; None is the model's own."""
+    if not isinstance(dial, (int, float)) or not (dial == OWN or 1 <= dial <= PLAIN):
+        raise ValueError(f"the dial is {OWN} for the model's own, or 1 to {PLAIN} percent of the visual tokens")
+    return None if dial == OWN else float(dial) / PLAIN
 
 
 def shown(image: Image.Image) -> Image.Image:

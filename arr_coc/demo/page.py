@@ -7,9 +7,10 @@ from typing import Any
 
 import gradio as gr
 
+from arr_coc.config import Keep
 from arr_coc.demo.ask import Opening, ask_tab, opening
 from arr_coc.demo.compare import compare_tab
-from arr_coc.demo.inputs import MOST_CHARACTERS, Left, budget_line, count_tokens, dial_of, dialled, read_upload
+from arr_coc.demo.inputs import MOST_CHARACTERS, Left, budget_line, count_tokens, dialled, read_upload
 from arr_coc.demo.microscope import microscope_tab
 from arr_coc.demo.models import Models
 from arr_coc.demo.parts import AT_ONCE, PRIVATE, Upload, dial_slider, emptied, guarded, in_a_line
@@ -37,7 +38,7 @@ def build_page(models: Models) -> gr.Blocks:
         gallery, files = thumbnails()
         with gr.Row():
             with gr.Column(scale=2, min_width=320) as column:
-                side = left_side(files[0], first, model)
+                side = left_side(files[0], first, model, models.keep(models.names[0]))
             with gr.Column(scale=3, min_width=320), gr.Tabs(elem_id="tabs") as tabs:
                 chosen = _choosing(gallery, files, side)
                 with gr.Tab("Ask", id="ask") as ask:
@@ -75,7 +76,7 @@ def thumbnails() -> tuple[gr.Gallery, list[str]]:
     return gallery, files
 
 
-def left_side(file: str, first: Opening, model: gr.Dropdown) -> Left:
+def left_side(file: str, first: Opening, model: gr.Dropdown, keep: Keep) -> Left:
     """Image, question, buttons and dial; the tabs say what the buttons do."""
     label = "Image: JPEG, PNG or WebP, up to 20 MB"
     image = Upload(file, label=label, sources=["upload", "clipboard"], height=320, elem_id="image")
@@ -88,8 +89,8 @@ def left_side(file: str, first: Opening, model: gr.Dropdown) -> Left:
         stop = gr.Button("Stop", min_width=60, elem_id="stop")
         clear = gr.Button("Clear", min_width=60, elem_id="clear")
     with gr.Group():
-        dial = dial_slider("dial", first.dial)
-        budget = gr.Markdown(budget_line(first.total, dialled(first.dial)), elem_id="budget")
+        dial = dial_slider("dial", keep)
+        budget = gr.Markdown(budget_line(first.total, keep), elem_id="budget")
     total = gr.Number(first.total, visible=False)  # visual tokens of the image
     return Left(image, question, ask, stop, clear, dial, model, trouble, budget, total)
 
@@ -123,18 +124,23 @@ def _heed(
             return gr.skip(), "", count_tokens(owner.processor.image_processor, picture.size)
 
     @guarded
-    def turned(total: float, dial: float) -> str:
-        return budget_line(total, dialled(dial))
+    def turned(total: float, dial: float, name: str) -> str:
+        chosen = dialled(dial)
+        return budget_line(total, models.keep(name) if chosen is None else chosen)
 
     @guarded
-    def change_model(name: str) -> tuple[str, int]:
+    def change_model(name: str) -> tuple[str, Any]:
         with models.use(name) as owner:
-            return about(name, owner), dial_of(owner.keep, 1000)
+            return about(name, owner), dial_slider("dial", owner.keep)
 
     def empty() -> list[Any]:
         return [gr.Gallery(selected_index=None), *emptied(belongs)]
 
-    image, measured, dialled_now = side.image, [side.image, side.trouble, side.total], [side.total, side.dial]
+    image, measured, dialled_now = (
+        side.image,
+        [side.image, side.trouble, side.total],
+        [side.total, side.dial, side.model],
+    )
     for event in (image.upload, image.clear, side.model.change):
         event(empty, None, [gallery, *belongs], cancels=running, **AT_ONCE)
     changed = side.model.change(change_model, side.model, [known, side.dial], **PRIVATE)

@@ -14,7 +14,8 @@ import gradio as gr
 from gradio.data_classes import ImageData
 from PIL import Image
 
-from arr_coc.demo.inputs import AUTO, PLAIN
+from arr_coc.config import Keep
+from arr_coc.demo.inputs import OWN, PLAIN
 from arr_coc.demo.telling import short_message
 
 MODELS: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1}  # events of a model: one queue
@@ -94,10 +95,10 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return steps if inspect.isgeneratorfunction(function) else once
 
 
-def dial_slider(name: str, value: int) -> gr.Slider:
-    """The one dial: the style sheet writes what its ends stand for."""
-    label = "How much of the image the model sees"
-    return gr.Slider(AUTO, PLAIN, value=value, step=1, label=label, buttons=[], elem_id=name, elem_classes="dial")
+def dial_slider(name: str, keep: Keep) -> gr.Slider:
+    """The one dial, for a model whose own is `keep`: the style sheet writes what its ends stand for."""
+    looks: dict[str, Any] = {"buttons": [], "elem_id": name, "elem_classes": ["dial", f"dial-{keep}"]}
+    return gr.Slider(OWN, PLAIN, value=OWN, step=1, label="How much of the image the model sees", **looks)
 
 
 def emptied(components: list[Any]) -> list[Any]:

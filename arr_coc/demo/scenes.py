@@ -90,7 +90,7 @@ class Checked:
     stats: str  # Markdown
 
 
-def check(models: Models, name: str, scene: Scene, text: str | None, keep: Keep) -> Checked:
+def check(models: Models, name: str, scene: Scene, text: str | None, keep: Keep | None) -> Checked:
     """Ask one of the scene's own questions and hold the choice against the boxes that carry the answer."""
     found = [question for question in scene.questions if question.text == text]
     if not found:
@@ -126,7 +126,7 @@ def scenes_tab(models: Models, side: Left) -> None:
             image = picture("The scene", "scene", value=picture_of(first))
         with gr.Column(min_width=320):
             question = gr.Radio(texts, value=texts[0], label="Its questions", elem_id="scene-questions")
-            dial = dial_slider("scene-dial", side.dial.value)
+            dial = dial_slider("scene-dial", models.keep(models.names[0]))
             ask = gr.Button("Ask", variant="primary", elem_id="scene-ask")
     with gr.Row():
         with gr.Column(min_width=320):
