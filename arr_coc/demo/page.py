@@ -136,11 +136,8 @@ def _heed(
     def empty() -> list[Any]:
         return [gr.Gallery(selected_index=None), *emptied(belongs)]
 
-    image, measured, dialled_now = (
-        side.image,
-        [side.image, side.trouble, side.total],
-        [side.total, side.dial, side.model],
-    )
+    image, measured = side.image, [side.image, side.trouble, side.total]
+    dialled_now = [side.total, side.dial, side.model]
     for event in (image.upload, image.clear, side.model.change):
         event(empty, None, [gallery, *belongs], cancels=running, **AT_ONCE)
     changed = side.model.change(change_model, side.model, [known, side.dial], **PRIVATE)
