@@ -7,6 +7,7 @@ The moments below are acted one after the other, and each is taken whole, from t
 
 import argparse
 import io
+import json
 import os
 import shutil
 import tempfile
@@ -17,14 +18,14 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from arr_coc.demo.models import Models
 from arr_coc.demo.serving import serve
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures" / "page"
 WIDTHS = {1280: 900, 400: 850}  # px: width of the window, and its height
-QUALITY = 40  # of WebP
+WIDEST, QUALITY = 960, 30  # px, and of WebP
 PORT = 7869
 WAIT = 120_000  # ms
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -37,6 +38,7 @@ def answered(page: Page) -> None:
 
 def upload(page: Page, path: Path) -> None:
     page.locator("#image").get_by_label("Remove Image").click()
+    expect(page.locator("#budget")).to_contain_text("no image yet", timeout=WAIT)
     page.locator("#image input[type=file]").set_input_files(path)
 
 
@@ -99,21 +101,18 @@ def photo(path: Path) -> None:
     Image.fromarray((255 * scene.clip(0, 1)).astype(np.uint8)).save(path)
 
 
-def opened(browser: Browser, url: str, width: int, scheme: Any) -> Page:
-    page = browser.new_page(viewport={"width": width, "height": WIDTHS[width]}, color_scheme=scheme)
-    page.set_default_timeout(WAIT)
-    page.goto(url)
-    answered(page)
-    return page
-
-
-def taken(page: Page) -> Image.Image:
-    page.evaluate("window.scrollTo(0, 0)")
-    page.evaluate("for (const image of document.images) image.loading = 'eager'")
+def taken(page: Page, width: int, scheme: Any) -> Image.Image:
+    """The whole page, as one with such a window and such a taste sees it."""
+    page.set_viewport_size({"width": width, "height": WIDTHS[width]})
+    page.emulate_media(color_scheme=scheme)
+    page.wait_for_function(f"document.body.classList.contains('dark') === {json.dumps(scheme == 'dark')}")
+    page.evaluate("window.scrollTo(0, 0); for (const image of document.images) image.loading = 'eager'")
     page.wait_for_function("[...document.images].every(image => !image.offsetParent || image.complete)")
     page.wait_for_timeout(1000)  # bars and toasts have come to rest
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "it scrolls sideways"
-    return Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    shot = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    shot.thumbnail((WIDEST, shot.height))
+    return shot
 
 
 def main() -> None:
@@ -125,14 +124,17 @@ def main() -> None:
     chromium = os.environ.get("ARR_COC_CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        for width, scheme in product(WIDTHS, ("light", "dark")):
-            page = opened(browser, server.local_url, width, scheme)
-            for act in MOMENTS:
-                act(page, Path(folder))
+        page = browser.new_page()
+        page.set_default_timeout(WAIT)
+        page.goto(server.local_url)
+        answered(page)
+        for act in MOMENTS:
+            page.set_viewport_size({"width": 1280, "height": 900})
+            act(page, Path(folder))
+            for width, scheme in product(WIDTHS, ("dark", "light")):
                 path = out / f"{act.__name__}-{scheme}-{width}.webp"
-                taken(page).save(path, quality=QUALITY, method=6)
+                taken(page, width, scheme).save(path, quality=QUALITY, method=6)
                 print(f"{path.name}: {path.stat().st_size // 1024} kB", flush=True)
-            page.close()
         browser.close()
     server.close(verbose=False)
 

@@ -313,6 +313,7 @@ def test_an_answer_that_fails_does_not_seem_to_go_on(visit, monkeypatch):
 
 def upload(page: Page, path: Path) -> None:
     page.locator("#image").get_by_label("Remove Image").click()
+    expect(page.locator("#budget")).to_contain_text("no image yet", timeout=WAIT)
     page.locator("#image input[type=file]").set_input_files(path)
 
 
@@ -341,7 +342,8 @@ def test_an_upload_is_asked_about(visit, tmp_path):
     worlds.picture_of(scene).convert("RGBA").save(tmp_path / "mine.webp", lossless=True)
     page = visit()
     upload(page, tmp_path / "mine.webp")
-    expect(answer(page)).to_have_value("", timeout=WAIT)  # what belonged to the last image is gone
+    expect(page.locator("#budget")).to_contain_text("256 visual tokens", timeout=WAIT)
+    expect(answer(page)).to_have_value("")  # what belonged to the last image is gone
     expect(page.locator("#figures")).to_be_hidden()
     expect(page.locator("#overlay img, #heat img, #examples .selected")).to_have_count(0)
     page.locator("#question textarea").fill(scene.questions[0].text)

@@ -138,12 +138,15 @@ def _heed(
 
     image, measured = side.image, [side.image, side.trouble, side.total]
     dialled_now = [side.total, side.dial, side.model]
-    for event in (image.upload, image.clear, side.model.change):
+    *images, model = (
         event(empty, None, [gallery, *belongs], cancels=running, **AT_ONCE)
-    changed = side.model.change(change_model, side.model, [known, side.dial], **PRIVATE)
-    for event in (image.upload, image.clear, chosen.then, changed.then):
-        # The line is made after the count, of the dial as it is then: it may have been turned meanwhile.
-        counted = event(measure, [image, side.model], measured, show_progress="hidden", **PRIVATE)
+        for event in (image.upload, image.clear, side.model.change)
+    )
+    model = model.then(change_model, side.model, [known, side.dial], **PRIVATE)
+    for before in (*images, model, chosen):
+        # One after the other: what is asked once the count is there is not taken away any more, and the line is made
+        # of the dial as it is then, since it may have been turned meanwhile.
+        counted = before.then(measure, [image, side.model], measured, show_progress="hidden", **PRIVATE)
         counted.then(turned, dialled_now, side.budget, **AT_ONCE)
     side.dial.change(turned, dialled_now, side.budget, **AT_ONCE)
 
