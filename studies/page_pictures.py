@@ -25,7 +25,7 @@ from arr_coc.demo.serving import serve
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures" / "page"
 WIDTHS = {1280: 900, 400: 850}  # px: width of the window, and its height
-WIDEST, QUALITY = 960, 30  # px, and of WebP
+WIDEST, QUALITY = 900, 24  # px, and of WebP
 PORT = 7869
 WAIT = 120_000  # ms
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]

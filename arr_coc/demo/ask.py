@@ -16,7 +16,7 @@ from torch import Tensor
 from arr_coc.comparing import PLAIN, Variant, answer_way
 from arr_coc.demo.inputs import Inquiry, Left, shown
 from arr_coc.demo.models import Models
-from arr_coc.demo.scenes import Example, examples, known_of
+from arr_coc.demo.scenes import ExampleScene, examples, known_of
 from arr_coc.demo.telling import about, figures, legend, note, notices, stats
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.streaming import stream_text
@@ -55,7 +55,7 @@ class Told:
 class Opening:
     """What is there when the page opens."""
 
-    example: Example
+    example: ExampleScene
     told: Told
     plain: Answer | None  # None: the plain model had no room
     total: int  # visual tokens

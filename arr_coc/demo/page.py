@@ -29,7 +29,8 @@ def build_page(models: Models) -> gr.Blocks:
     with gr.Blocks(title="ARR-COC", analytics_enabled=False, delete_cache=(HOUR, HOUR)) as page:
         first = opening(models)
         with gr.Row(elem_id="head"):
-            gr.Markdown(HEAD)
+            with gr.Column(min_width=320):
+                gr.Markdown(HEAD)
             with gr.Column(min_width=320):
                 known = gr.HTML(first.about, elem_id="about")
                 model = gr.Dropdown(

@@ -55,7 +55,7 @@ def _shares(boxes: Any) -> tuple[Box, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class ExampleScene:
     """A picture with a question, and what is known of it."""
 
     picture: Image.Image
@@ -64,14 +64,14 @@ class Example:
 
 
 @cache
-def examples() -> list[Example]:
+def examples() -> list[ExampleScene]:
     """All of them, in the order of the page."""
     scene = scene_of(SAMPLE, ANY)
     asked = [scene.questions[number] for number in ASKED]
-    found = [Example(picture_of(scene), question.text, known(question)) for question in asked]
+    found = [ExampleScene(picture_of(scene), question.text, known(question)) for question in asked]
     for row in read_json_object(ASSETS / "gallery.json")["examples"]:
         picture = Image.open(ASSETS / row["file"]).convert("RGB")
-        found.append(Example(picture, row["question"], Known(row["answer"], _shares(row["evidence"]))))
+        found.append(ExampleScene(picture, row["question"], Known(row["answer"], _shares(row["evidence"]))))
     return [found[number] for number in ORDER]
 
 
