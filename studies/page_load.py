@@ -100,13 +100,13 @@ class Load:
     def __init__(self, web: httpx.AsyncClient, server: Server, image: dict[str, Any], fns: dict[str, int]) -> None:
         self.web, self.server, self.fns = web, server, fns
         self.url, self.port = server.url, server.port
-        self.asked = [image, QUESTION, "auto", 25]
+        self.asked = [image, QUESTION, 0]
         self.cut = self.greedy_done = self.greedy_refused = self.most_between = 0
 
     async def ask(self, session: str) -> tuple[str, float]:
         """(answer, seconds)"""
         began = time.monotonic()
-        told = await answer(self.web, self.url, session, self.fns["ask"], [*self.asked, True, "mini"])
+        told = await answer(self.web, self.url, session, self.fns["ask"], [*self.asked, "mini"])
         if told is None or not told["success"]:
             raise RuntimeError(f"no answer: {told}")
         return str(told["output"]["data"][0]), time.monotonic() - began
@@ -138,7 +138,7 @@ class Load:
         """Question after question, as many at once as are taken, for ever."""
 
         async def one() -> None:
-            body = {"data": [*self.asked, True, "mini"]}
+            body = {"data": [*self.asked, "mini"]}
             while True:
                 told = await self.web.post(f"{self.url}/{API}/call/ask", json=body)
                 if told.status_code == 200:

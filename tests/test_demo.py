@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,21 +20,20 @@ from PIL import Image
 from arr_coc.cli.run import run
 from arr_coc.demo import microscope
 from arr_coc.demo import scenes as worlds
-from arr_coc.demo.ask import ask
+from arr_coc.demo.ask import ask, opening
 from arr_coc.demo.compare import OURS, PLAIN, WAYS, compare
 from arr_coc.demo.inputs import (
-    AUTO,
-    BY_HAND,
+    OWN,
     Inquiry,
     budget_line,
     check_question,
     count_tokens,
-    dial,
+    dialled,
     read_upload,
     shown,
 )
 from arr_coc.demo.models import Models, choosable_selectors, labels
-from arr_coc.demo.telling import short_message
+from arr_coc.demo.telling import Known, about, figures, note, notices, short_message
 from arr_coc.gateway import is_loopback
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.viewing import homunculus, texture_sheet
@@ -67,15 +67,71 @@ def fake_models(sources, **settings):
 
 @pytest.mark.parametrize("number", range(9))
 def test_every_example_is_answered_rightly(models, number):
-    rows = list(worlds.example_rows())
-    assert len(rows) == 9
-    picture, question, right = rows[number]
-    *_, told = ask(models, "mini", Inquiry(picture, question, "auto"))
-    assert told.answer == right
-    assert told.overlay.size == picture.size
-    assert told.heat is not None
-    assert told.heat_label == "How relevant each cell is"
+    assert len(worlds.examples()) == 9
+    example = worlds.examples()[number]
+    *_, told = ask(models, "mini", Inquiry(example.picture, example.question, "auto"))
+    assert told.answer == example.known.answer
+    assert told.overlay.size == told.heat.size == example.picture.size
+    assert "✓ right" in told.figures
+    held, cells = re.search(r"<b>(\d+) of (\d+)</b> evidence cells kept", told.figures).groups()
+    assert held == cells
+    assert "relevance for the question" in told.legend
+    assert told.notices == ""
     assert "visual tokens" in told.stats
+
+
+@pytest.fixture(scope="module")
+def opened(models):
+    return opening(models)
+
+
+def test_the_page_opens_with_an_answer_beside_the_plain_models(models, opened):
+    """Of the figures, the tokens are counted and the times measured here; the same question later has them again."""
+    assert opened.told.answer == opened.plain.text == opened.example.known.answer
+    assert opened.total == opened.plain.tokens_kept == 256
+    kept = int(re.search(r"(\d+) visual tokens</td>", opened.told.figures)[1])
+    assert kept < 256
+    assert "✓ right" in opened.told.figures
+    assert ">256 visual tokens" in opened.told.figures
+    assert re.search(r"<b>[\d.]+ times</b> as (fast|slow)", opened.told.figures)
+    asked = Inquiry(opened.example.picture, opened.example.question, "auto")
+    assert opened.plain_of(asked) is opened.plain
+    assert opened.plain_of(Inquiry(asked.image, HAND, "auto")) is None
+    assert opened.plain_of(Inquiry(asked.image.transpose(0), asked.question, "auto")) is None
+    *_, again = ask(models, "mini", asked)
+    assert "time: see Compare" in again.figures
+    *_, again = ask(models, "mini", asked, opened.plain)
+    assert f"{sum(ms for part, ms in opened.plain.timings_ms.items() if part != 'prefill'):,.0f} ms" in again.figures
+
+
+def test_the_dial_of_the_page_is_the_models_own(models, monkeypatch, opened):
+    assert models.keep("mini") == "auto"
+    assert ">64 visual tokens" not in opened.told.figures
+    with models.use("mini") as owner:
+        monkeypatch.setattr(owner, "keep", 0.25)
+    assert models.keep("mini") == 0.25
+    assert ">64 visual tokens" in opening(models).told.figures
+    assert Inquiry.of(str(worlds.ASSETS / "sample.png"), HAND, OWN).keep is None
+
+
+def test_a_wrong_answer_is_called_wrong(models, scene):
+    with models.use("mini") as owner:
+        answer = owner.ask(scene, HAND)
+    assert "✗ wrong: it is &lt;b&gt;" in figures(answer, Known("<b>", ()))
+    assert "nothing in it is evidence" in figures(answer, Known("Green", ()))
+    assert "right" not in figures(answer)
+    missed = figures(answer, Known("green", ((0.5, 0.5, 0.6, 0.6),)))
+    assert re.search(r"<b>[01] of 4</b> evidence cells kept", missed)
+
+
+def test_what_the_model_is_and_knows(models, monkeypatch):
+    with models.use("mini") as owner:
+        assert about("a<b", owner).startswith(
+            "<b>a&lt;b</b> answers here, a Qwen3-VL of 16 million parameters on the CPU"
+        )
+        assert "no photographs" in about("mini", owner)
+        monkeypatch.setattr("arr_coc.demo.telling.is_mini", lambda _: False)
+        assert "photographs" not in about("a/one", owner)
 
 
 def test_the_answer_comes_in_pieces_and_is_the_models_own(models, scene):
@@ -91,9 +147,10 @@ def test_without_arr_coc_everything_is_kept_and_the_map_is_the_answers_attention
     *_, told = ask(models, "mini", Inquiry(scene, HAND, 1.0))
     assert told.answer == "green"
     assert told.stats.startswith("**256** of 256")
+    assert told.figures.count("256 visual tokens") == told.figures.count("Plain model") == 1
     assert told.overlay.tobytes() == scene.tobytes()
-    assert told.heat is not None
-    assert told.heat_label == "Where the answer looked"
+    assert told.heat.size == scene.size
+    assert "what the answer looked at" in told.legend
 
 
 def test_leaving_early_ends_the_answer_and_frees_the_model(models, scene):
@@ -112,7 +169,18 @@ def test_leaving_early_ends_the_answer_and_frees_the_model(models, scene):
 
 def test_words_outside_the_world_are_named(models, scene):
     *_, told = ask(models, "mini", Inquiry(scene, "Which automobile is parked here?", "auto"))
-    assert "not the words: automobile, parked" in told.stats
+    assert "not the words: automobile, parked" in told.notices
+
+
+def test_what_is_to_be_known_is_told_once_and_as_text(models, scene):
+    """What the model told, what came with the answer, and the words; whoever wrote them, none of it is markup."""
+    photograph = "this looks like a photograph; mini knows drawings"
+    with models.use("mini") as owner:
+        answer = replace(owner.ask(scene, HAND), notices=(photograph, "<i>", photograph))
+        told = notices(owner, answer, "Which automobile?")
+    assert told.count("<p ") == 3
+    assert told.index(photograph) < told.index("&lt;i&gt;.") < told.index("automobile")
+    assert note("a < b", "trouble") == '<p class="trouble" role="alert">a &lt; b</p>'
 
 
 def test_the_attention_of_a_long_question_is_not_drawn(models, scene, monkeypatch):
@@ -128,12 +196,12 @@ def test_the_attention_of_a_long_question_is_not_drawn(models, scene, monkeypatc
 
 
 def test_the_dial():
-    assert dial(AUTO, None) is None, "the model's own dial"
-    assert dial(BY_HAND, 25) == 0.25
-    assert dial(BY_HAND, 100) == 1.0
-    for mode, percent in ((BY_HAND, 0), (BY_HAND, 101), (BY_HAND, None), (BY_HAND, float("nan")), ("other", 5)):
-        with pytest.raises(ValueError, match=r"dial|percent"):
-            dial(mode, percent)
+    assert dialled(OWN) is None
+    assert dialled(25) == 0.25
+    assert dialled(100) == 1.0
+    for wrong in (-1, 0.5, 101, None, float("nan"), "auto"):
+        with pytest.raises(ValueError, match="the dial is 0 for the model's own, or 1 to 100 percent"):
+            dialled(wrong)
 
 
 @pytest.mark.parametrize("question", [None, "", "  \n", "x" * 2001])
@@ -156,8 +224,9 @@ def test_the_live_count_is_what_the_processor_makes(width, height):
 
 
 def test_the_live_count_in_words():
-    assert budget_line(256, 0.25).startswith("**64** of 256")
-    assert "256" in budget_line(256, "auto")
+    assert budget_line(256, 0.25) == "**25 %**: 64 of 256 visual tokens"
+    assert budget_line(256, "auto") == "**auto**: the question decides, of 256 visual tokens"
+    assert budget_line(256, 1.0) == "**100 %**: the plain model, all 256 visual tokens"
     assert budget_line(0, 0.5) == "no image yet"
 
 
@@ -173,7 +242,7 @@ def test_pictures_fit_the_page(long, short):
 def put_to_the_demo(models: Models, path: Path) -> str:
     """What the page shows of a question about this file: the answer, or the message. As the Ask tab does it."""
     try:
-        *_, told = ask(models, models.names[0], Inquiry.of(str(path), "what is this?", BY_HAND, 50))
+        *_, told = ask(models, models.names[0], Inquiry.of(str(path), "what is this?", 50))
     except Exception as error:
         return f"refused {short_message(error)}"
     assert max(told.overlay.size) <= 1024
@@ -320,7 +389,7 @@ def test_a_comparison_gives_all_ways_the_same_budget(models, scene):
     done = compare(models, ["mini"], [PLAIN, OURS, "even grid", "random"], Inquiry(scene, HAND, "auto"))
     with models.use("mini") as owner:
         budget = owner.ask(scene, HAND, keep="auto").tokens_kept
-    assert done.cards.count('class="card"') == 4
+    assert done.cards.count('class="card"') == done.cards.count('class="mark ') == 4
     assert done.cards.count(f">{budget} of 256 visual tokens") == 3
     assert done.cards.count(">256 of 256 visual tokens") == 1
     assert [label.split(":")[0] for _, label in done.kept] == [PLAIN, OURS, "even grid", "random"]
@@ -436,8 +505,9 @@ def test_nothing_to_see_where_everything_is_kept(models, scene):
 def test_a_scene_is_held_against_its_evidence(models):
     scene = worlds.scene_of(529, worlds.ANY)
     done = worlds.check(models, "mini", scene, HAND, "auto")
-    assert done.verdict.startswith("### Right: green")
-    assert "evidence cells were kept (100 %)" in done.verdict
+    assert '<p class="said">green</p>' in done.figures
+    assert "✓ right" in done.figures
+    assert "<b>6 of 6</b> evidence cells kept" in done.figures
     assert done.picture.size == (512, 512)
 
 

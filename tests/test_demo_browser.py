@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from playwright.sync_api import Page, expect, sync_playwright
 from arr_coc.demo import scenes as worlds
 from arr_coc.demo.ask import Told
 from arr_coc.demo.models import Models
+from arr_coc.qwen import ARRCOCQwen
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 400, "height": 850}
-HAND = "What colour is the hand?"
+HAND, WORD = "What colour is the hand?", "Which word is blue?"
+PHOTOGRAPH = "this looks like a photograph; mini knows drawings"
 WAIT = 30_000  # ms: a slow machine is no failure
 
 
@@ -39,12 +42,13 @@ def visit(browser, url):
     """Opens the page as another person would: a context of its own. At the end nothing must have gone wrong unseen."""
     contexts, wrong = [], []
 
-    def open_page(viewport: dict[str, int] = WIDE) -> Page:
-        contexts.append(browser.new_context(viewport=viewport))
+    def open_page(viewport: dict[str, int] = WIDE, scheme: str = "light", before=lambda page: None) -> Page:
+        contexts.append(browser.new_context(viewport=viewport, color_scheme=scheme))
         page = contexts[-1].new_page()
         page.set_default_timeout(WAIT)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda sent: wrong.append(sent.url) if is_outside(sent.url, url) else None)
+        before(page)
         page.goto(url)
         expect(page.locator("#budget")).to_contain_text("of 256 visual tokens", timeout=WAIT)
         return page
@@ -64,7 +68,12 @@ def answer(page: Page):
 
 
 def example(page: Page, question: str) -> None:
-    page.get_by_role("button", name=question, exact=True).click()
+    page.locator("#examples button", has_text=question).click()
+
+
+def turn(page: Page, percent: int) -> None:
+    """The dial, to a percentage; 0 is auto."""
+    page.locator("#dial input[type=range]").fill(str(percent))
 
 
 def picture_shown(page: Page, name: str) -> tuple[int, int]:
@@ -84,13 +93,57 @@ def fits(page: Page) -> bool:
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+def test_the_first_screen_has_an_answer_beside_the_plain_models(visit):
+    """Without a click, and without a question to the server: it was answered before anybody came."""
+    joined = []
+    page = visit(before=lambda page: page.on("request", lambda sent: joined.append(sent.url)))
+    expect(answer(page)).to_have_value("November")
+    for part in ("#about", "#examples", "#answer", "#figures", "#overlay img", "#heat img", "#dial"):
+        expect(page.locator(part)).to_be_in_viewport()
+    expect(page.locator("#about")).to_contain_text("mini answers here")
+    expect(page.locator("#about")).to_contain_text("no photographs")
+    figures = page.locator("#figures")
+    expect(figures).to_contain_text("✓ right")
+    expect(figures).to_contain_text(re.compile(r"(\d+) of \1 evidence cells kept"))
+    for row, name in enumerate(("ARR-COC", "Plain model")):
+        expect(figures.locator("tr").nth(row)).to_contain_text(re.compile(rf"{name}\d+ visual tokens[\d,]+ ms"))
+    assert picture_shown(page, "overlay") == picture_shown(page, "heat") == (512, 512)
+    sizes = [page.locator(f"#{name} img").bounding_box() for name in ("overlay", "heat")]
+    assert [(round(box["width"]), round(box["height"])) for box in sizes] == [(round(sizes[0]["width"]),) * 2] * 2
+    assert not [url for url in joined if "queue/join" in url]
+
+
+def contrast(page: Page, selector: str) -> float:
+    """Of the text of an element against what is painted behind it, as WCAG counts it."""
+    colours = page.locator(selector).first.evaluate("""element => {
+      let behind = element;
+      while (behind && getComputedStyle(behind).backgroundColor.endsWith(", 0)")) behind = behind.parentElement;
+      return [element, behind || document.body].map((one, n) => getComputedStyle(one)[n ? "backgroundColor" : "color"]);
+    }""")
+    lights = []
+    for colour in colours:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+    return max(lights) / min(lights)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_said_can_be_read_by_day_and_by_night(visit, scheme):
+    page = visit(NARROW, scheme)
+    said = ("#about .prose", "#figures .mark", "#figures td", "#legend span", "#stats p", "#answer textarea")
+    for part in (*said, "#examples .caption-label", "#budget p"):
+        assert contrast(page, part) >= 4.5, part
+
+
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_the_first_click_on_an_example_answers_rightly_and_shows_why(visit, viewport):
     page = visit(viewport)
-    example(page, "Which word is blue?")
+    assert page.locator("#examples button img").count() == 9
+    example(page, WORD)
     expect(answer(page)).to_have_value("ZEVORE", timeout=WAIT)
-    assert picture_shown(page, "overlay") == (512, 512)
-    assert min(picture_shown(page, "heat")) > 200
+    assert picture_shown(page, "overlay") == picture_shown(page, "heat") == (512, 512)
+    expect(page.locator("#figures")).to_contain_text("✓ right")
     expect(page.locator("#stats")).to_contain_text("visual tokens")
     expect(answer(page)).to_be_in_viewport()
     for tab in ("Compare", "Microscope", "Scenes", "Ask"):
@@ -98,26 +151,22 @@ def test_the_first_click_on_an_example_answers_rightly_and_shows_why(visit, view
         assert fits(page)
 
 
-def test_the_toggle_and_the_dial(visit):
+def test_one_dial_from_auto_to_the_plain_model(visit):
     page = visit()
-    page.locator("#percent input[type=number]").fill("50")
-    page.locator("#percent input[type=number]").press("Tab")
-    expect(page.locator("#budget")).to_contain_text("128 of 256", timeout=WAIT)
-    page.locator("#ask").click()
-    expect(page.locator("#stats")).to_contain_text("128 of 256 visual tokens", timeout=WAIT)
-    expect(answer(page)).to_have_value("green")
-    page.get_by_label("Use ARR-COC").uncheck()
-    expect(page.locator("#budget")).to_contain_text("256 of 256", timeout=WAIT)
-    page.locator("#ask").click()
-    expect(page.locator("#stats")).to_contain_text("256 of 256 visual tokens", timeout=WAIT)
-    expect(answer(page)).to_have_value("green")
-    expect(page.locator("#heat")).to_contain_text("Where the answer looked")
-    page.get_by_label("Use ARR-COC").check()
-    page.get_by_label("auto").first.check()
-    expect(page.locator("#budget")).to_contain_text("the question decides", timeout=WAIT)
-    page.locator("#ask").click()
-    expect(page.locator("#heat")).to_contain_text("How relevant each cell is", timeout=WAIT)
-    picture_shown(page, "heat")
+    expect(page.locator("#budget")).to_contain_text("auto: the question decides")
+    assert page.locator("#dial input:visible").count() == 1
+    for percent, line, tokens, legend in (
+        (50, "50 %: 128 of 256", "128 visual tokens", "relevance for the question"),
+        (100, "100 %: the plain model, all 256", "256 visual tokens", "what the answer looked at"),
+        (0, "auto: the question decides", "33 visual tokens", "relevance for the question"),
+    ):
+        turn(page, percent)
+        expect(page.locator("#budget")).to_contain_text(line, timeout=WAIT)
+        page.locator("#ask").click()
+        expect(page.locator("#figures tr").first).to_contain_text(tokens, timeout=WAIT)
+        expect(page.locator("#legend")).to_contain_text(legend)
+        expect(answer(page)).to_have_value("November")
+    expect(page.locator("#figures tr").nth(1)).to_contain_text(re.compile(r"Plain model256 visual tokens[\d,]+ ms"))
 
 
 @pytest.mark.parametrize("tab", ["Compare", "Microscope"])
@@ -125,9 +174,9 @@ def test_an_example_is_answered_where_it_can_be_seen(visit, tab):
     """Scenes hides the examples: nobody can click one there."""
     page = visit()
     page.get_by_role("tab", name="Scenes").click()
-    expect(page.get_by_role("button", name=HAND, exact=True)).to_be_hidden()
+    expect(page.locator("#examples")).to_be_hidden()
     page.get_by_role("tab", name=tab).click()
-    example(page, "Which word is blue?")
+    example(page, WORD)
     expect(page.get_by_role("tab", name="Ask")).to_have_attribute("aria-selected", "true")
     expect(answer(page)).to_be_visible()
     expect(answer(page)).to_have_value("ZEVORE", timeout=WAIT)
@@ -136,6 +185,8 @@ def test_an_example_is_answered_where_it_can_be_seen(visit, tab):
 
 def test_enter_asks_and_clear_empties(visit):
     page = visit()
+    example(page, HAND)
+    expect(answer(page)).to_have_value("green", timeout=WAIT)
     page.locator("#question textarea").fill("Which word is red?")
     page.locator("#question textarea").press("Enter")
     expect(answer(page)).to_have_value("KIZU", timeout=WAIT)
@@ -144,7 +195,8 @@ def test_enter_asks_and_clear_empties(visit):
     expect(page.locator("#question textarea")).to_have_value("")
     expect(page.locator("#budget")).to_contain_text("no image yet", timeout=WAIT)
     page.locator("#ask").click()
-    expect(toast(page)).to_contain_text("no image yet: upload one, or click an example", timeout=WAIT)
+    for place in (toast(page), page.locator("#notices .trouble")):
+        expect(place).to_contain_text("no image yet: upload one, or click an example", timeout=WAIT)
 
 
 def test_compare(visit):
@@ -157,15 +209,26 @@ def test_compare(visit):
     expect(cards.nth(0)).to_contain_text("256 of 256")
     kept = [re.search(r"(\d+) of 256", card)[1] for card in cards.all_text_contents()]
     assert kept[1] == kept[2] != kept[0]
-    assert cards.nth(1).locator(".answer").text_content() == "green"
+    assert cards.nth(1).locator(".answer").text_content() == "November"
+    expect(cards.nth(1)).to_contain_text("✓ right")
     assert picture_shown(page, "slider") == (512, 512)
     picture_shown(page, "bars")
     assert [picture_shown(page, f"kept-{number}") for number in range(3)] == [(512, 512)] * 3
     expect(page.locator("#memory")).to_contain_text("mini")
-    for way in ("random", "pooling"):
+
+
+def test_a_fifth_way_cannot_be_ticked(visit):
+    page = visit()
+    page.get_by_role("tab", name="Compare").click()
+    for way in ("even grid", "random"):
+        expect(page.get_by_label(way)).to_be_enabled()
         page.get_by_label(way).check()
-    page.locator("#compare").click()
-    expect(toast(page)).to_contain_text("choose 1 to 4", timeout=WAIT)
+    for way in ("pooling", "fastv"):
+        expect(page.get_by_label(way)).to_be_disabled()
+        page.get_by_label(way).click(force=True)
+    assert page.locator("#ways input:checked").count() == 4
+    page.get_by_label("random").uncheck()
+    expect(page.get_by_label("pooling")).to_be_enabled()
 
 
 def click_cell(page, x, y):
@@ -177,6 +240,8 @@ def click_cell(page, x, y):
 
 def test_the_microscope_tells_of_the_cell_that_is_clicked(visit):
     page = visit()
+    example(page, HAND)
+    expect(answer(page)).to_have_value("green", timeout=WAIT)
     page.get_by_role("tab", name="Microscope").click()
     page.locator("#look").click()
     assert picture_shown(page, "cells") == (512, 512)
@@ -200,8 +265,7 @@ def test_scenes_hold_the_choice_against_the_evidence(visit):
     page.locator("#draw").click()
     page.get_by_label(HAND).check()
     page.locator("#scene-ask").click()
-    expect(page.locator("#verdict")).to_contain_text("Right: green", timeout=WAIT)
-    expect(page.locator("#verdict")).to_contain_text("evidence cells were kept")
+    expect(page.locator("#verdict")).to_contain_text("green✓ right6 of 6 evidence cells kept", timeout=WAIT)
     assert picture_shown(page, "evidence") == (512, 512)
 
 
@@ -224,14 +288,14 @@ def test_stop_ends_the_answer(visit, monkeypatch):
     page.locator("#stop").click()
     assert ended.wait(20)
     expect(answer(page)).to_have_value(re.compile("word"))
-    expect(page.locator("#stats")).to_have_text("stopped")
+    expect(page.locator("#figures")).to_have_text("stopped")
     monkeypatch.undo()
     page.locator("#ask").click()
-    expect(answer(page)).to_have_value("green", timeout=WAIT)
-    expect(page.locator("#stats")).to_contain_text("visual tokens")
+    expect(answer(page)).to_have_value("November", timeout=WAIT)
+    expect(page.locator("#figures")).to_contain_text("visual tokens")
     page.locator("#stop").click()  # too late: nothing to stop, nothing to say
     page.wait_for_timeout(500)
-    expect(page.locator("#stats")).to_contain_text("visual tokens")
+    expect(page.locator("#figures")).to_contain_text("visual tokens")
 
 
 def test_an_answer_that_fails_does_not_seem_to_go_on(visit, monkeypatch):
@@ -243,12 +307,34 @@ def test_an_answer_that_fails_does_not_seem_to_go_on(visit, monkeypatch):
     page = visit()
     page.locator("#ask").click()
     expect(toast(page)).to_contain_text("that was all", timeout=WAIT)
-    expect(page.locator("#stats")).to_contain_text("no answer")
+    expect(page.locator("#notices .trouble")).to_contain_text("no answer: that was all")
+    expect(page.locator("#figures")).to_be_hidden()
 
 
 def upload(page: Page, path: Path) -> None:
     page.locator("#image").get_by_label("Remove Image").click()
+    expect(page.locator("#budget")).to_contain_text("no image yet", timeout=WAIT)
     page.locator("#image input[type=file]").set_input_files(path)
+
+
+def test_the_notice_about_a_photograph_stands_above_the_answer(visit, monkeypatch):
+    """Wherever it comes from, what is to be known of an answer is read before it; the next answer is without it."""
+    first = re.compile("photograph")
+    asked = ARRCOCQwen.ask
+    monkeypatch.setattr(ARRCOCQwen, "ask", lambda *a, **k: replace(asked(*a, **k), notices=(PHOTOGRAPH,)))
+    page = visit(NARROW)
+    expect(page.locator("#notices")).to_be_hidden()
+    page.locator("#ask").click()
+    notice = page.locator("#notices .notice")
+    expect(notice).to_have_text(first, timeout=WAIT)
+    expect(notice).to_be_in_viewport()
+    above, below = notice.bounding_box(), page.locator("#answer").bounding_box()
+    assert above["y"] + above["height"] <= below["y"] <= above["y"] + above["height"] + 40
+    assert contrast(page, "#notices .notice") >= 4.5
+    monkeypatch.undo()
+    page.locator("#ask").click()
+    expect(page.locator("#figures tr")).to_have_count(2, timeout=WAIT)
+    expect(page.locator("#notices")).to_be_hidden()
 
 
 def test_an_upload_is_asked_about(visit, tmp_path):
@@ -256,31 +342,48 @@ def test_an_upload_is_asked_about(visit, tmp_path):
     worlds.picture_of(scene).convert("RGBA").save(tmp_path / "mine.webp", lossless=True)
     page = visit()
     upload(page, tmp_path / "mine.webp")
+    expect(page.locator("#budget")).to_contain_text("256 visual tokens", timeout=WAIT)
+    expect(answer(page)).to_have_value("")  # what belonged to the last image is gone
+    expect(page.locator("#figures")).to_be_hidden()
+    expect(page.locator("#overlay img, #heat img, #examples .selected")).to_have_count(0)
     page.locator("#question textarea").fill(scene.questions[0].text)
     page.locator("#ask").click()
     expect(answer(page)).to_have_value(scene.questions[0].answer, timeout=WAIT)
 
 
-def test_a_broken_upload_gets_one_short_line(visit, tmp_path):
+def test_a_broken_upload_gets_one_short_line_and_leaves_nothing_of_the_last_image(visit, tmp_path):
     broken = tmp_path / "broken.png"
     Image.effect_noise((400, 400), 90).save(broken)
     broken.write_bytes(broken.read_bytes()[:4000])
     page = visit()
+    page.get_by_role("tab", name="Compare").click()
+    page.locator("#compare").click()
+    expect(page.locator("#cards .card")).to_have_count(2, timeout=WAIT)
     upload(page, broken)
-    expect(toast(page)).to_contain_text("broken.png: the image is damaged", timeout=WAIT)
-    assert not re.search(r"Traceback|0x[0-9a-f]{4}|/tmp|/home", page.content().split("</head>")[-1].split("toast")[-1])
+    trouble = page.locator("#trouble .trouble")
+    expect(trouble).to_contain_text("broken.png: the image is damaged", timeout=WAIT)
+    assert not re.search(r"Traceback|0x[0-9a-f]{4}|/tmp|/home", trouble.text_content())
+    image, said, question = (page.locator(name).bounding_box() for name in ("#image", "#trouble", "#question"))
+    assert image["y"] + image["height"] <= said["y"] <= said["y"] + said["height"] <= question["y"]
+    expect(page.locator("#budget")).to_contain_text("no image yet")
+    expect(page.locator("#cards .card, #slider img, #image img")).to_have_count(0)
+    page.get_by_role("tab", name="Ask").click()
+    expect(answer(page)).to_have_value("")
+    expect(page.locator("#figures")).to_be_hidden()
+    expect(page.locator("#overlay img, #heat img")).to_have_count(0)
     example(page, HAND)
     expect(answer(page)).to_have_value("green", timeout=WAIT)
+    expect(page.locator("#trouble")).to_be_hidden()
 
 
 def test_two_people_at_once_see_their_own(visit):
     first, second = visit(), visit()
     for page in (first, second):
         page.get_by_role("tab", name="Microscope").click()
-    example(first, "Which word is blue?")
+    example(first, WORD)
     example(second, "What does not belong here?")
-    right = {question: told for _, question, told in worlds.example_rows()}
-    for page, question in ((first, "Which word is blue?"), (second, "What does not belong here?")):
+    right = {one.question: one.known.answer for one in worlds.examples()}
+    for page, question in ((first, WORD), (second, "What does not belong here?")):
         expect(page.get_by_role("tab", name="Ask")).to_have_attribute("aria-selected", "true")
         expect(answer(page)).to_have_value(right[question], timeout=WAIT)
         expect(page.locator("#question textarea")).to_have_value(question)

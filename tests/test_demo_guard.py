@@ -17,7 +17,7 @@ from arr_coc.cli.answers import harmless
 from arr_coc.demo import guarding, serving
 from arr_coc.demo.guarding import FairQueue, Gate, Guard
 from arr_coc.demo.page import HOUR
-from arr_coc.demo.parts import told
+from arr_coc.demo.parts import in_a_line, toast
 
 JOIN, UPLOAD = "/gradio_api/queue/join", "/gradio_api/upload"
 
@@ -152,9 +152,10 @@ def test_an_answer_that_breaks_off_is_not_begun_again():
 
 def test_messages_of_the_page_have_a_number():
     assert re.fullmatch(
-        r"no question yet: write one \(error [0-9a-f]{8}\)", told(ValueError("no question yet: write one"))
+        r"no question yet: write one \(error [0-9a-f]{8}\)", in_a_line(ValueError("no question yet: write one"))
     )
-    assert len(re.findall(r"\b[0-9a-f]{8}\b", told(RuntimeError("x")))) == 1
+    assert len(re.findall(r"\b[0-9a-f]{8}\b", in_a_line(RuntimeError("x")))) == 1
+    assert toast("<b>.png: too small").message == "&lt;b&gt;.png: too small"
 
 
 def test_only_what_is_public_is_called_by_name():

@@ -183,6 +183,7 @@ def test_the_page_answers_with_every_token_and_the_reason(demo_models, monkeypat
     assert told_one.answer == whole.answer
     assert told_one.stats.startswith("**20** of 20")
     assert reason in told_one.stats
+    assert reason in told_one.notices
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ def test_it_starts_answers_and_ends(tmp_path):
     with started(["app.py"], port, tmp_path, GRADIO_SERVER_PORT=str(port)) as (url, process):
         image = handle_file(ROOT / "arr_coc" / "assets" / "sample.png")
         client = Client(url, verbose=False)
-        told = client.predict(image, "What colour is the hand?", "auto", 25, True, "mini", api_name="/ask")
+        told = client.predict(image, "What colour is the hand?", 0, "mini", api_name="/ask")
         assert told[0] == "green"
         assert list((tmp_path / "temporary").glob("arr-coc-demo-*"))
         process.terminate()

@@ -1,29 +1,35 @@
-"""The Ask tab: the answer as it comes, what was kept for it, and how relevant every part was."""
+"""The Ask tab: the answer as it comes, what was kept for it, and how relevant every part was.
+
+When the page opens, the first example is answered already, and the plain model has answered it too.
+"""
 
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from PIL import Image
 from torch import Tensor
 
+from arr_coc.comparing import PLAIN, Variant, answer_way
 from arr_coc.demo.inputs import Inquiry, Left, shown
 from arr_coc.demo.models import Models
-from arr_coc.demo.telling import notices_about, stats
-from arr_coc.qwen import Answer
+from arr_coc.demo.scenes import ExampleScene, examples, known_of
+from arr_coc.demo.telling import about, figures, legend, note, notices, stats
+from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.streaming import stream_text
-from arr_coc.viewing import heatmap, kept_overlay
+from arr_coc.viewing import kept_overlay
+from arr_coc.viewing.heatmaps import stretched, tinted
+from arr_coc.viewing.overlays import outline
 from arr_coc.viewing.tokens import looked_at
 
 MOST_NEW_TOKENS = 256
 MOST_ATTENDED = 2048  # tokens up to which the attention of a plain answer is drawn: its cost is their square
+MOST_OPENING = 32  # new tokens of the answer that is there when the page opens
 
-RELEVANCE, ATTENTION = "How relevant each cell is", "Where the answer looked"  # what the second picture shows
-
-THINKING, ANSWERING = "thinking …", "answering …"  # the line under the pictures, until there is more to say
-STOPPED, FAILED = "stopped", "no answer"
+THINKING, ANSWERING, STOPPED = (f'<p class="verdict">{word}</p>' for word in ("thinking …", "answering …", "stopped"))
 SETTLED = 0.5  # s after Stop until nothing more arrives of what was stopped
 # Where the answer stands below the question and not beside it, the page goes there.
 TO_ANSWER = """() => {
@@ -34,20 +40,53 @@ TO_ANSWER = """() => {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the page shows of an answer; the pictures come with the last one."""
+    """What the page shows of an answer; all but its text comes with the last one."""
 
     answer: str
     overlay: Image.Image | None = None
     heat: Image.Image | None = None
-    heat_label: str = RELEVANCE
-    stats: str = ""
+    figures: str = ANSWERING  # HTML
+    notices: str = ""  # HTML
+    legend: str = ""  # HTML
+    stats: str = ""  # Markdown
 
 
-def ask(models: Models, name: str, asked: Inquiry) -> Iterator[Told]:
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is there when the page opens."""
+
+    example: ExampleScene
+    told: Told
+    plain: Answer | None  # None: the plain model had no room
+    total: int  # visual tokens
+    about: str  # HTML, of the model
+
+    def plain_of(self, asked: Inquiry) -> Answer | None:
+        """What the plain model said, where this has been asked again."""
+        return self.plain if known_of(asked) is self.example.known else None
+
+
+def opening(models: Models) -> Opening:
+    """The first example, answered by the first model with its own dial and with every token; both are timed warm."""
+    example = examples()[0]
+    with models.use(models.names[0]) as owner:
+        asked = Inquiry(example.picture, example.question, None)
+        answers = [
+            answer_way(Variant(PLAIN, keep), partial(owner.ask, asked.image, asked.question), MOST_OPENING, 1).answer
+            for keep in (owner.keep, 1.0)
+        ]
+        ours, plain = answers
+        if ours is None:
+            raise MemoryError
+        told = _told(owner, asked, ours, plain)
+        return Opening(example, told, plain, ours.tokens_total, about(models.names[0], owner))
+
+
+def ask(models: Models, name: str, asked: Inquiry, plain: Answer | None = None) -> Iterator[Told]:
     """The answer piece by piece, and at last whole with its pictures. Leaving the loop early ends the generation."""
     with models.use(name) as owner:
         tokenizer = owner.processor.tokenizer
-    done: list[tuple[Answer, Tensor | None, list[str]]] = []
+    done: list[Told] = []
 
     def run(streamer: Any, stop: Any) -> None:
         with models.use(name) as owner:
@@ -55,77 +94,87 @@ def ask(models: Models, name: str, asked: Inquiry) -> Iterator[Told]:
                 return
             how: dict[str, Any] = {"keep": asked.keep, "max_new_tokens": MOST_NEW_TOKENS, "stopping_criteria": [stop]}
             answer = owner.ask(asked.image, asked.question, streamer=streamer, **how)
-            heat_HW = answer.selection[0].relevance
-            attended = answer.tokens_total + len(tokenizer(asked.question + answer.text)["input_ids"])
-            if heat_HW is None and attended <= MOST_ATTENDED:
-                heat_HW = looked_at(owner, [asked.image], asked.question, answer.text)[0]
-            done.append((answer, heat_HW, notices_about(owner, answer)))
+            done.append(_told(owner, asked, answer, plain))
 
     said = ""
     with closing(stream_text(tokenizer, run)) as pieces:  # type: ignore[type-var]
         for piece in pieces:
             said += piece
             yield Told(said)
-    answer, heat_HW, notices = done[0]
-    yield _told(asked, answer, heat_HW, notices)
+    yield done[0]
 
 
-def _told(asked: Inquiry, answer: Answer, heat_HW: Tensor | None, notices: list[str]) -> Told:
+def _told(owner: ARRCOCQwen, asked: Inquiry, answer: Answer, plain: Answer | None) -> Told:
     picture, choice = shown(asked.image), answer.selection[0]
-    chosen = choice.tokens_kept < choice.tokens_total
-    heat = None
-    if heat_HW is not None:
-        title = "relevance for the question" if chosen else "where the answer looked"
-        heat = heatmap(picture, heat_HW, kept_HW=choice.mask if chosen else None, title=title)
-    label = RELEVANCE if chosen else ATTENTION
-    return Told(answer.text, kept_overlay(picture, choice.mask, choice.periphery), heat, label, stats(answer, notices))
+    heat_HW, chose = choice.relevance, choice.relevance is not None
+    if heat_HW is None:
+        heat_HW = _attention(owner, asked, answer)
+    return Told(
+        answer.text,
+        kept_overlay(picture, choice.mask, choice.periphery),
+        None if heat_HW is None else heat_picture(picture, heat_HW, choice.mask if chose else None),
+        figures(answer, known_of(asked), plain),
+        notices(owner, answer),
+        legend(choice),
+        stats(answer),
+    )
 
 
-def ask_tab(models: Models, side: Left, tabs: Any) -> None:
+def _attention(owner: ARRCOCQwen, asked: Inquiry, answer: Answer) -> Tensor | None:
+    """Where a plain answer looked; None where that would cost too much."""
+    text = owner.processor.tokenizer(asked.question + answer.text)["input_ids"]
+    if answer.tokens_total + len(text) > MOST_ATTENDED:
+        return None
+    return looked_at(owner, [asked.image], asked.question, answer.text)[0]
+
+
+def heat_picture(picture: Image.Image, values_HW: Tensor, kept_HW: Tensor | None) -> Image.Image:
+    """A map over the picture, as large as it, with what was kept outlined."""
+    drawn = tinted(picture, stretched(values_HW)[0])
+    return drawn if kept_HW is None else outline(drawn, kept_HW)
+
+
+def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) -> tuple[list[Any], list[Any]]:
+    """What belongs to one image, and what may be running; `chosen` is the event of an example."""
     import gradio as gr
 
-    from arr_coc.demo.parts import AT_ONCE, MODELS, PRIVATE, guarded, picture
+    from arr_coc.demo.parts import AT_ONCE, MODELS, PRIVATE, guarded, in_a_line, picture, toast
 
-    answer = gr.Textbox(label="Answer", lines=2, interactive=False, elem_id="answer", buttons=["copy"])
-    with gr.Row():
-        overlay = picture("What the model saw: kept cells are clear", "overlay")
-        heat = picture(RELEVANCE, "heat")
-    stats = gr.Markdown("Click an example, or upload an image and ask.", elem_id="stats")
-    label = gr.State(RELEVANCE)  # what `heat` shows: apart from it, so that who calls the API gets a picture alone
-    label.change(lambda text: gr.Image(label=text), label, heat, **AT_ONCE)
-    outputs = [answer, overlay, heat, stats, label]
+    now = first.told
+    notices = gr.HTML(now.notices, elem_id="notices")
+    answer = gr.Textbox(now.answer, label="Answer", lines=1, interactive=False, elem_id="answer", buttons=["copy"])
+    figures = gr.HTML(now.figures, elem_id="figures")
+    with gr.Row(elem_id="seen"):
+        overlay = picture("What the model saw", "overlay", value=now.overlay)
+        heat = picture("What counts for the question", "heat", value=now.heat)
+    legend = gr.HTML(now.legend, elem_id="legend")
+    stats = gr.Markdown(now.stats, elem_id="stats")
+    outputs = [answer, overlay, heat, figures, notices, legend, stats]
 
     @guarded
-    def answer_it(
-        path: str | None, question: str, mode: str, percent: float, use: bool, name: str
-    ) -> Iterator[tuple[Any, ...]]:
-        asked = Inquiry.of(path, question, mode, percent, use)
-        yield "", None, None, THINKING, gr.skip()
+    def answer_it(path: str | None, question: str, dial: float, name: str) -> Iterator[tuple[Any, ...]]:
         try:
-            for told in ask(models, name, asked):
-                yield told.answer, told.overlay, told.heat, told.stats or ANSWERING, told.heat_label
-        except Exception:
-            yield gr.skip(), gr.skip(), gr.skip(), FAILED, gr.skip()
-            raise
+            yield "", None, None, THINKING, "", "", ""
+            asked = Inquiry.of(path, question, dial)
+            plain = first.plain_of(asked) if name == models.names[0] else None
+            for one in ask(models, name, asked, plain):
+                yield one.answer, one.overlay, one.heat, one.figures, one.notices, one.legend, one.stats
+        except Exception as error:
+            why = in_a_line(error)
+            yield *[gr.skip()] * 3, "", note(f"no answer: {why}", "trouble"), "", ""
+            raise toast(why) from None
 
     def stopped(line: str) -> Any:
         time.sleep(SETTLED)
         return STOPPED if line in (THINKING, ANSWERING) else gr.skip()
 
-    def to_front() -> Any:
-        return gr.Tabs(selected="ask")
-
-    inputs = [*side.asked, side.use, side.model]
-    looks: dict[str, Any] = {"show_progress": "minimal", **MODELS}
-    clicked = side.ask.click(answer_it, inputs, outputs, api_name="ask", **looks)
-    others = [
-        event(answer_it, inputs, outputs, **looks, **PRIVATE)
-        for event in (side.question.submit, side.examples.load_input_event.then)
-    ]
-    for asked in (side.ask.click, side.question.submit, side.examples.load_input_event.then):
-        asked(to_front, None, tabs, **AT_ONCE)
-        asked(None, None, None, js=TO_ANSWER, queue=False, **PRIVATE)
-    ended = side.stop.click(None, None, None, cancels=[clicked, *others], queue=False, **PRIVATE)
-    ended.then(stopped, stats, stats, **AT_ONCE)
-    everything, nothing = [side.image, side.question, *outputs], (None, "", "", None, None, "", RELEVANCE)
-    side.clear.click(lambda: nothing, None, everything, cancels=[clicked, *others], queue=False, **PRIVATE)
+    inputs = [*side.asked, side.model]
+    looks: dict[str, Any] = {"show_progress": "minimal", "show_progress_on": answer, **MODELS}
+    others = (event(answer_it, inputs, outputs, **looks, **PRIVATE) for event in (side.question.submit, chosen.then))
+    running = [side.ask.click(answer_it, inputs, outputs, api_name="ask", **looks), *others]
+    for event in (side.ask.click, side.question.submit, chosen.then):
+        event(lambda: gr.Tabs(selected="ask"), None, tabs, **AT_ONCE)
+        event(None, None, None, js=TO_ANSWER, queue=False, **PRIVATE)
+    ended = side.stop.click(None, None, None, cancels=running, queue=False, **PRIVATE)
+    ended.then(stopped, figures, figures, **AT_ONCE)
+    return outputs, running

@@ -11,6 +11,7 @@ from arr_coc.comparing import PLAIN, Variant, answer_ways
 from arr_coc.config import Keep
 from arr_coc.demo.inputs import Inquiry, Left, shown
 from arr_coc.demo.models import Models, choosable_selectors
+from arr_coc.demo.scenes import known_of
 from arr_coc.demo.telling import cards
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.viewing import before_after, kept_overlay, latency_bars, stage_times
@@ -23,6 +24,12 @@ SELECTOR_OF = {OURS: "auto"} | {
 WAYS = (PLAIN, *SELECTOR_OF)
 MOST_WAYS = 4
 MOST_NEW_TOKENS = 64
+# What would make more answers than there is room for cannot be ticked.
+AT_MOST = """(ways, models) => {
+  const more = {ways: (ways.length + 1) * models.length, models: ways.length * (models.length + 1)};
+  for (const name in more)
+    for (const box of document.querySelectorAll(`#${name} input`)) box.disabled = !box.checked && more[name] > MOST;
+}""".replace("MOST", str(MOST_WAYS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,7 @@ def compare(models: Models, names: Sequence[str], chosen: Sequence[str], asked: 
     chose = [choice for choice in choices if choice.tokens_kept < choice.tokens_total]
     slider = before_after(picture, chose[0]) if chose else None
     bars = latency_bars({label: stage_times(answer.timings_ms) for label, answer in answers})
-    return Compared(cards(answers), slider, kept, bars, models.memory())
+    return Compared(cards(answers, known_of(asked)), slider, kept, bars, models.memory())
 
 
 def _budget(models: Models, name: str, asked: Inquiry) -> Keep:
@@ -73,10 +80,11 @@ def _budget(models: Models, name: str, asked: Inquiry) -> Keep:
         return max(2, owner.choose(asked.image, asked.question, asked.keep)[0].tokens_kept)
 
 
-def compare_tab(models: Models, side: Left) -> None:
+def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
+    """What belongs to one image, and what may be running."""
     import gradio as gr
 
-    from arr_coc.demo.parts import MODELS, PRIVATE, SHOWN, filled, guarded, picture, pictures
+    from arr_coc.demo.parts import AT_ONCE, MODELS, PRIVATE, SHOWN, filled, guarded, picture, pictures
 
     ways = gr.CheckboxGroup(
         list(WAYS), value=[PLAIN, OURS], label=f"Ways to choose the tokens, up to {MOST_WAYS}", elem_id="ways"
@@ -94,9 +102,9 @@ def compare_tab(models: Models, side: Left) -> None:
 
     @guarded
     def compare_them(
-        path: str | None, question: str, mode: str, percent: float, chosen: list[str], named: list[str]
+        path: str | None, question: str, dial: float, chosen: list[str], named: list[str]
     ) -> tuple[Any, ...]:
-        done = compare(models, named, chosen, Inquiry.of(path, question, mode, percent))
+        done = compare(models, named, chosen, Inquiry.of(path, question, dial))
         return (
             done.cards,
             gr.ImageSlider(done.slider, visible=done.slider is not None),
@@ -109,3 +117,6 @@ def compare_tab(models: Models, side: Left) -> None:
     inputs = [*side.asked, ways, names]
     running = button.click(compare_them, inputs, outputs, api_name="compare", show_progress_on=result, **MODELS)
     side.stop.click(None, None, None, cancels=[running], **PRIVATE)
+    for event in (ways.change, names.change):
+        event(None, [ways, names], None, js=AT_MOST, **AT_ONCE)
+    return [result, slider, bars, *kept], [running]

@@ -10,7 +10,7 @@ from arr_coc.images.reader import read_image
 
 MOST_CHARACTERS = 2000
 MOST_SHOWN = 1024  # px of the longer side of a picture in the page; the model sees the image itself
-AUTO, BY_HAND = "auto", "by hand"
+OWN, PLAIN = 0, 100  # ends of the dial: the model's own, which is mostly "auto", and all; between: percent KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,9 @@ class Inquiry:
     keep: Keep | None  # None: the model's own dial
 
     @classmethod
-    def of(
-        cls, path: str | None, question: str | None, mode: str | None, percent: float | None, use: bool = True
-    ) -> "Inquiry":
-        """From what the page has; without ARR-COC (`use`) everything is kept."""
-        return cls(read_upload(path), check_question(question), dial(mode, percent) if use else 1.0)
+    def of(cls, path: str | None, question: str | None, dial: float | None) -> "Inquiry":
+        """From what the page has."""
+        return cls(read_upload(path), check_question(question), dialled(dial))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +36,16 @@ class Left:
     ask: Any
     stop: Any
     clear: Any
-    use: Any
-    mode: Any
-    percent: Any
+    dial: Any
     model: Any
-    examples: Any
+    trouble: Any  # what is wrong with the image
+    budget: Any  # what the dial stands for
+    total: Any  # visual tokens of the image
 
     @property
     def asked(self) -> list[Any]:
-        """What `Inquiry.of` takes, without the checkbox."""
-        return [self.image, self.question, self.mode, self.percent]
+        """What `Inquiry.of` takes."""
+        return [self.image, self.question, self.dial]
 
 
 def read_upload(path: str | None) -> Image.Image:
@@ -67,15 +65,11 @@ def check_question(question: str | None) -> str:
     return text
 
 
-def dial(mode: str | None, percent: float | None) -> Keep | None:
-    """The dial as the page has it: None for the model's own, or so many percent of the visual tokens KEPT."""
-    if mode == AUTO:
-        return None
-    if mode != BY_HAND:
-        raise ValueError(f"the dial is either {AUTO} or {BY_HAND}")
-    if not isinstance(percent, (int, float)) or not 1 <= percent <= 100:
-        raise ValueError("the part kept is 1 to 100 percent")
-    return float(percent) / 100
+def dialled(dial: float | None) -> Keep | None:
+    """What the dial of the page stands for; None is the model's own."""
+    if not isinstance(dial, (int, float)) or not (dial == OWN or 1 <= dial <= PLAIN):
+        raise ValueError(f"the dial is {OWN} for the model's own, or 1 to {PLAIN} percent of the visual tokens")
+    return None if dial == OWN else float(dial) / PLAIN
 
 
 def shown(image: Image.Image) -> Image.Image:
@@ -93,11 +87,13 @@ def count_tokens(image_processor: Any, size: tuple[int, int]) -> int:
     return int(patches // image_processor.merge_size**2)
 
 
-def budget_line(total: int | None, keep: Keep | None) -> str:
-    """The live count beside the dial."""
+def budget_line(total: float | None, keep: Keep) -> str:
+    """Markdown beside the dial: what it stands for, on the image that is there."""
     if not total:
         return "no image yet"
-    tokens = None if keep is None else tokens_to_keep(keep, total)
+    tokens = tokens_to_keep(keep, int(total))
     if tokens is None:
-        return f"the question decides how many of {total} visual tokens are kept"
-    return f"**{tokens}** of {total} visual tokens are kept"
+        return f"**auto**: the question decides, of {total:.0f} visual tokens"
+    if keep == 1.0:
+        return f"**100 %**: the plain model, all {total:.0f} visual tokens"
+    return f"**{100 * tokens / total:.0f} %**: {tokens} of {total:.0f} visual tokens"

@@ -137,7 +137,8 @@ def second_question(models: Models, name: str, looked: Look, question: str | Non
     return difference(looked.picture, looked.choice, other), line
 
 
-def microscope_tab(models: Models, side: Left) -> None:
+def microscope_tab(models: Models, side: Left) -> list[Any]:
+    """What belongs to one image."""
     import gradio as gr
 
     from arr_coc.demo.parts import MODELS, PRIVATE, filled, guarded, picture, pictures
@@ -161,8 +162,8 @@ def microscope_tab(models: Models, side: Left) -> None:
         channels = picture("What is read from the pixels", "channels")
 
     @guarded
-    def look_at(path: str | None, question: str, mode: str, percent: float, name: str) -> tuple[Any, ...]:
-        looked = look(models, name, Inquiry.of(path, question, mode, percent))
+    def look_at(path: str | None, question: str, dial: float, name: str) -> tuple[Any, ...]:
+        looked = look(models, name, Inquiry.of(path, question, dial))
         assert looked.choice.relevance is not None
         room = homunculus(looked.picture, looked.choice.relevance)
         drawn = kept_picture(looked), room, texture_sheet(looked.picture, cell=looked.cell)
@@ -199,3 +200,4 @@ def microscope_tab(models: Models, side: Left) -> None:
     kept.select(click, last, [kept, numbers], show_progress="hidden", **PRIVATE)
     for event in (differ.click, second.submit):
         event(compare, [last, second, side.model], [difference, line], **MODELS, **PRIVATE)
+    return outputs

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from arr_coc.comparing import release_memory
+from arr_coc.config import Keep
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.selectors import SELECTORS
 
@@ -53,6 +54,11 @@ class Models:
     def names(self) -> list[str]:
         """What the page calls the models, in the order of the command line."""
         return list(self._sources)
+
+    def keep(self, name: str) -> Keep:
+        """A model's own dial, without waiting for the model; "auto" if it is not loaded."""
+        views = self._loaded.get(name)
+        return "auto" if views is None else views["auto"].keep
 
     @contextmanager
     def use(self, name: str, selector: str = "auto") -> Iterator[ARRCOCQwen]:

@@ -14,6 +14,8 @@ import gradio as gr
 from gradio.data_classes import ImageData
 from PIL import Image
 
+from arr_coc.config import Keep
+from arr_coc.demo.inputs import OWN, PLAIN
 from arr_coc.demo.telling import short_message
 
 MODELS: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1}  # events of a model: one queue
@@ -54,11 +56,16 @@ class Upload(gr.Image, metaclass=WithoutStub):
         return None if payload is None else payload.path
 
 
-def told(error: Exception) -> str:
-    """An error in one line with its number, as text: the page would take it for HTML; a file's name may hold some."""
+def in_a_line(error: Exception) -> str:
+    """An error in one line with its number."""
     number = secrets.token_hex(4)
     message = short_message(error, number)
-    return html.escape(message if number in message else f"{message} (error {number})", quote=False)
+    return message if number in message else f"{message} (error {number})"
+
+
+def toast(message: str) -> gr.Error:
+    """A message as text: the page would take it for HTML, and a file's name may hold some."""
+    return gr.Error(html.escape(message, quote=False), print_exception=False)
 
 
 @contextmanager
@@ -69,7 +76,7 @@ def _short_errors() -> Iterator[None]:
     except gr.Error:
         raise
     except Exception as error:
-        raise gr.Error(told(error), print_exception=False) from None
+        raise toast(in_a_line(error)) from None
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,6 +93,17 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*values)
 
     return steps if inspect.isgeneratorfunction(function) else once
+
+
+def dial_slider(name: str, keep: Keep) -> gr.Slider:
+    """The one dial, for a model whose own is `keep`: the style sheet writes what its ends stand for."""
+    looks: dict[str, Any] = {"buttons": [], "elem_id": name, "elem_classes": ["dial", f"dial-{keep}"]}
+    return gr.Slider(OWN, PLAIN, value=OWN, step=1, label="How much of the image the model sees", **looks)
+
+
+def emptied(components: list[Any]) -> list[Any]:
+    """What makes components show nothing; those that were hidden at first are hidden again."""
+    return [None if isinstance(one, gr.State) else gr.update(value=None, visible=one.visible) for one in components]
 
 
 def picture(label: str, name: str, *, value: Any = None, visible: bool = True, bare: bool = False) -> gr.Image:

@@ -1,7 +1,11 @@
-"""The Scenes tab: a drawn world that training never saw, whose answers are known and the choice is held against."""
+"""Scenes whose answers and evidence are known: the examples of the page, and the Scenes tab, where new ones are drawn.
 
-from collections.abc import Iterator
+Training never saw any of them, and every choice is held against the boxes that carry the answer.
+"""
+
+import html
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -9,21 +13,22 @@ from typing import Any
 from PIL import Image
 
 from arr_coc.config import Keep
-from arr_coc.demo.inputs import AUTO, BY_HAND, Inquiry, Left, dial
+from arr_coc.demo.inputs import Inquiry, Left, dialled
 from arr_coc.demo.models import Models
-from arr_coc.demo.telling import share, stats
+from arr_coc.demo.telling import Known, figures, stats
 from arr_coc.files import read_json_object
-from arr_coc.qwen.request import evidence_mask
+from arr_coc.qwen.request import Box
 from arr_coc.viewing import evidence_overlay
-from arr_coc_scenes import FAMILIES, Scene, draw_scene, make_scene
+from arr_coc_scenes import FAMILIES, Question, Scene, draw_scene, make_scene
 
 ANY = "any"
 FAMILY_CHOICES = (ANY, *FAMILIES)
 SPLIT = "seen"  # test scenes of the kind that training draws, with other seeds, words and colours
-SIZE = (512, 512)
+SIDE = 512  # px
 MOST_SEED = 1_000_000
 FIRST = 11  # a table
-SAMPLE, ASKED = 529, (6, 2, 4)  # the scene of the first examples, and numbers of its questions
+SAMPLE, ASKED = 529, (6, 2, 4)  # the scene of some examples, and numbers of its questions
+ORDER = (3, 0, 1, 6, 4, 5, 7, 2, 8)  # of the examples; the first is there when the page opens
 ASSETS = Path(str(files("arr_coc") / "assets"))  # gallery.json: pictures of the wide world, by studies/wide/gallery.py
 
 
@@ -33,20 +38,47 @@ def scene_of(seed: float | None, family: str | None) -> Scene:
         raise ValueError(f"a seed is a whole number from 0 to {MOST_SEED:,}")
     if family not in FAMILY_CHOICES:
         raise ValueError("there is no such family: take one of the list")
-    return make_scene(int(seed), SPLIT, SIZE, families=None if family == ANY else [family])
+    return make_scene(int(seed), SPLIT, (SIDE, SIDE), families=None if family == ANY else [family])
 
 
 def picture_of(scene: Scene) -> Image.Image:
     return Image.fromarray(draw_scene(scene))
 
 
-def example_rows() -> Iterator[tuple[Image.Image, str, str]]:
-    """(image, question, right answer) of each example."""
+def known(question: Question) -> Known:
+    return Known(question.answer, _shares(question.evidence))
+
+
+def _shares(boxes: Any) -> tuple[Box, ...]:
+    """Boxes in px as shares of the image."""
+    return tuple((left / SIDE, top / SIDE, right / SIDE, bottom / SIDE) for left, top, right, bottom in boxes)
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleScene:
+    """A picture with a question, and what is known of it."""
+
+    picture: Image.Image
+    question: str
+    known: Known
+
+
+@cache
+def examples() -> list[ExampleScene]:
+    """All of them, in the order of the page."""
     scene = scene_of(SAMPLE, ANY)
-    for question in (scene.questions[number] for number in ASKED):
-        yield picture_of(scene), question.text, question.answer
+    asked = [scene.questions[number] for number in ASKED]
+    found = [ExampleScene(picture_of(scene), question.text, known(question)) for question in asked]
     for row in read_json_object(ASSETS / "gallery.json")["examples"]:
-        yield Image.open(ASSETS / row["file"]).convert("RGB"), row["question"], row["answer"]
+        picture = Image.open(ASSETS / row["file"]).convert("RGB")
+        found.append(ExampleScene(picture, row["question"], Known(row["answer"], _shares(row["evidence"]))))
+    return [found[number] for number in ORDER]
+
+
+def known_of(asked: Inquiry) -> Known | None:
+    """What is known where an example is asked, by its question and pixels."""
+    alike = (one for one in examples() if (one.question, one.picture.size) == (asked.question, asked.image.size))
+    return next((one.known for one in alike if one.picture.tobytes() == asked.image.tobytes()), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +86,7 @@ class Checked:
     """An answer beside the right one, and the choice beside the evidence."""
 
     picture: Image.Image
-    verdict: str  # Markdown
+    figures: str  # HTML
     stats: str  # Markdown
 
 
@@ -63,23 +95,12 @@ def check(models: Models, name: str, scene: Scene, text: str | None, keep: Keep 
     found = [question for question in scene.questions if question.text == text]
     if not found:
         raise ValueError("choose one of the scene's questions first")
-    question, asked = found[0], Inquiry(picture_of(scene), found[0].text, keep)
+    question, picture = found[0], picture_of(scene)
     with models.use(name) as owner:
-        answer = owner.ask(asked.image, asked.question, keep=keep)
-    choice = answer.selection[0]
-    wide, high = SIZE
-    shares = [(left / wide, top / high, right / wide, bottom / high) for left, top, right, bottom in question.evidence]
-    cells = evidence_mask(shares, choice.grid)
-    evidence, held = int(cells.sum()), int((cells & choice.mask.cpu()).sum())
-    right = answer.text.strip().lower() == question.answer.lower()
-    lines = [
-        f"### {'Right' if right else 'Wrong'}: {answer.text.strip() or '(no answer)'}",
-        f"The right answer is **{question.answer}**.",
-        f"{held} of {evidence} evidence cells were kept ({share(held, evidence)})."
-        if evidence
-        else "The answer is that nothing is there: no cell is evidence.",
-    ]
-    return Checked(evidence_overlay(asked.image, choice.mask, question.evidence), "\n\n".join(lines), stats(answer))
+        answer = owner.ask(picture, question.text, keep=keep)
+    drawn = evidence_overlay(picture, answer.selection[0].mask, question.evidence)
+    said = html.escape(answer.text.strip() or "(no answer)")
+    return Checked(drawn, f'<p class="said">{said}</p>{figures(answer, known(question))}', stats(answer))
 
 
 def _texts(scene: Scene) -> list[str]:
@@ -89,7 +110,7 @@ def _texts(scene: Scene) -> list[str]:
 def scenes_tab(models: Models, side: Left) -> None:
     import gradio as gr
 
-    from arr_coc.demo.parts import AT_ONCE, MODELS, PRIVATE, guarded, picture
+    from arr_coc.demo.parts import MODELS, PRIVATE, dial_slider, guarded, picture
 
     gr.Markdown("Scenes that training never saw, with questions whose answers and evidence are known.")
     with gr.Row():
@@ -105,15 +126,13 @@ def scenes_tab(models: Models, side: Left) -> None:
             image = picture("The scene", "scene", value=picture_of(first))
         with gr.Column(min_width=320):
             question = gr.Radio(texts, value=texts[0], label="Its questions", elem_id="scene-questions")
-            with gr.Row():
-                mode = gr.Radio([AUTO, BY_HAND], value=AUTO, label="Visual tokens kept", min_width=150)
-                percent = gr.Slider(1, 100, value=25, step=1, label="By hand: percent kept", min_width=150)
+            dial = dial_slider("scene-dial", models.keep(models.names[0]))
             ask = gr.Button("Ask", variant="primary", elem_id="scene-ask")
     with gr.Row():
         with gr.Column(min_width=320):
             evidence = picture("Evidence (outlined) against choice (clear cells)", "evidence", visible=False)
         with gr.Column(min_width=320):
-            verdict = gr.Markdown(elem_id="verdict")
+            verdict = gr.HTML(elem_id="verdict")
             stats = gr.Markdown(elem_id="scene-stats")
 
     @guarded
@@ -123,9 +142,9 @@ def scenes_tab(models: Models, side: Left) -> None:
         return picture_of(scene), gr.Radio(texts, value=texts[0]), "", gr.Image(None, visible=False), ""
 
     @guarded
-    def ask_it(number: float, kind: str, text: str, mode: str, percent: float, name: str) -> tuple[Any, ...]:
-        done = check(models, name, scene_of(number, kind), text, dial(mode, percent))
-        return done.verdict, gr.Image(done.picture, visible=True), done.stats
+    def ask_it(number: float, kind: str, text: str, dial: float, name: str) -> tuple[Any, ...]:
+        done = check(models, name, scene_of(number, kind), text, dialled(dial))
+        return done.figures, gr.Image(done.picture, visible=True), done.stats
 
     drawn = [image, question, verdict, evidence, stats]
     draw.click(draw_it, [seed, family], drawn, **PRIVATE)
@@ -133,6 +152,5 @@ def scenes_tab(models: Models, side: Left) -> None:
     following.click(lambda number: int(number or 0) + 1, seed, seed, queue=False, **PRIVATE).then(
         draw_it, [seed, family], drawn, **PRIVATE
     )
-    percent.input(lambda: BY_HAND, None, mode, **AT_ONCE)
-    inputs = [seed, family, question, mode, percent, side.model]
+    inputs = [seed, family, question, dial, side.model]
     ask.click(ask_it, inputs, [verdict, evidence, stats], **MODELS, **PRIVATE)

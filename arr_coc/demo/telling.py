@@ -5,14 +5,20 @@ import logging
 import re
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from arr_coc.comparing import is_out_of_memory
 from arr_coc.qwen import Answer, ARRCOCQwen
+from arr_coc.qwen.answers import ImageSelection, total_ms
+from arr_coc.qwen.familiar import is_mini
+from arr_coc.qwen.request import Box, evidence_mask
 from arr_coc.viewing import stage_times
 
 logger = logging.getLogger(__name__)
 
 MOST_CHARACTERS = 240
+SCALE = '<span>low <i class="scale"></i> high: {}</span>'
+MINI_KNOWS = "It knows drawn things, signs, tables and charts, and no photographs."
 # Addresses of memory, paths, and what a traceback is made of.
 PRIVATE = re.compile(r"\b0x[0-9a-fA-F]{4,}|(?:^|[\s'\"(=:])(?:[A-Za-z]:\\|~?/)[^\s'\"]+|File \"|Traceback")
 
@@ -21,39 +27,110 @@ def share(kept: int, total: int) -> str:
     return f"{100 * kept / max(1, total):.0f} %"
 
 
-def stats(answer: Answer, notices: Sequence[str] = ()) -> str:
-    """Markdown: how many tokens, how long, and why."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a question beforehand."""
+
+    answer: str
+    evidence: tuple[Box, ...]  # what carries the answer
+
+    def mark(self, text: str) -> str:
+        """HTML: whether an answer is right, and the right one if it is not."""
+        if text.strip().lower() == self.answer.lower():
+            return '<span class="mark right">✓ right</span>'
+        return f'<span class="mark wrong">✗ wrong: it is {html.escape(self.answer)}</span>'
+
+
+def figures(answer: Answer, known: Known | None = None, plain: Answer | None = None) -> str:
+    """HTML: whether it is right, and its tokens and time beside those of the plain model, as far as they are known."""
+    rows = [("ARR-COC", answer.tokens_kept, total_ms(answer.timings_ms))]
+    if answer.tokens_kept == answer.tokens_total:
+        rows = [("Plain model", *rows[0][1:])]
+    elif plain is not None:
+        rows.append(("Plain model", plain.tokens_kept, total_ms(plain.timings_ms)))
+    else:
+        rows.append(("Plain model", answer.tokens_total, 0.0))
+    longest = max(ms for *_, ms in rows)
+    lines = "".join(
+        f'<tr><th scope="row">{name}</th>{_bar(tokens / max(1, answer.tokens_total), f"{tokens} visual tokens")}'
+        + (_bar(ms / longest, f"{ms:,.0f} ms") if ms else '<td class="faint">time: see Compare</td>')
+        + "</tr>"
+        for name, tokens, ms in rows
+    )
+    return f'<p class="verdict">{_verdict(answer, known, plain)}</p><table class="figures">{lines}</table>'
+
+
+def _bar(part: float, words: str) -> str:
+    return f'<td><span class="bar" style="--part: {100 * part:.1f}%"></span>{words}</td>'
+
+
+def _verdict(answer: Answer, known: Known | None, plain: Answer | None) -> str:
+    told = []
+    if known is not None:
+        told = [known.mark(answer.text), evidence_line(answer, known)]
+    told.append(f"<span><b>{share(answer.tokens_kept, answer.tokens_total)}</b> of the visual tokens</span>")
+    if plain is not None and answer.tokens_kept < answer.tokens_total:
+        times = total_ms(plain.timings_ms) / total_ms(answer.timings_ms)
+        told.append(f"<span><b>{max(times, 1 / times):.1f} times</b> as {'fast' if times >= 1 else 'slow'}</span>")
+    if answer.confidence is not None:
+        looks = f" after {len(answer.looks)} looks" if len(answer.looks) > 1 else ""
+        told.append(f"<span><b>{100 * answer.confidence:.0f} %</b> sure{looks}</span>")
+    return "".join(told)
+
+
+def evidence_line(answer: Answer, known: Known) -> str:
+    """How much of what carries the answer was kept."""
+    choice = answer.selection[0]
+    cells_HW = evidence_mask(known.evidence, choice.grid)
+    cells, held = int(cells_HW.sum()), int((cells_HW & choice.mask.cpu()).sum())
+    words = f"<b>{held} of {cells}</b> evidence cells kept" if cells else "nothing in it is evidence"
+    return f"<span>{words}</span>"
+
+
+def stats(answer: Answer) -> str:
+    """Markdown: where the time went, and why these cells."""
     times = stage_times(answer.timings_ms)
     parts = " · ".join(f"{name} {value:.0f} ms" for name, value in times.items())
-    part = share(answer.tokens_kept, answer.tokens_total)
-    lines = [
-        f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens ({part} kept)" + _sureness(answer),
-        f"**{sum(times.values()):.0f} ms** in all: {parts}",
-        f"Why these: {answer.selection[0].reason}.",
-        *(f"Note: {notice}." for notice in notices),
-    ]
-    return "\n\n".join(lines)
+    kept = f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens: {answer.selection[0].reason}."
+    return f"{kept}\n\n**{sum(times.values()):.0f} ms** in all: {parts}"
 
 
-def _sureness(answer: Answer) -> str:
-    """How sure it is and, where it looked again, after how many looks; nothing where that is not known."""
-    if answer.confidence is None:
-        return ""
-    looks = len(answer.looks)
-    return f" · **{answer.confidence:.0%}** sure" + (f" after {looks} looks" if looks > 1 else "")
+def legend(choice: ImageSelection) -> str:
+    """HTML: what the two pictures show."""
+    if choice.relevance is None:
+        kept = f"<span>all {choice.tokens_total} cells were kept</span>"
+        return f"<p>{kept}{SCALE.format('what the answer looked at')}</p>"
+    dropped = "dropped, seen in a small copy" if choice.periphery else "dropped"
+    kept = f'<span><i class="kept"></i> {choice.cells_kept} cells kept</span>'
+    dropped = f'<span><i class="dropped"></i> {choice.tokens_total - choice.cells_kept} {dropped}</span>'
+    return f"<p>{kept}{dropped}{SCALE.format('relevance for the question')}</p>"
 
 
-def notices_about(owner: ARRCOCQwen, answer: Answer) -> list[str]:
-    """What to know about an answer: what the model told once, and what it tells of this answer."""
-    return [*owner.notices, *answer.notices]
+def notices(owner: ARRCOCQwen, answer: Answer) -> str:
+    """HTML that stands above an answer: what the model told once, and what it tells of this answer."""
+    return "".join(note(f"{one.rstrip('.')}.") for one in dict.fromkeys((*owner.notices, *answer.notices)))
 
 
-def cards(answers: Sequence[tuple[str, Answer]]) -> str:
+def note(text: str, kind: str = "notice") -> str:
+    """A line of HTML that is to be seen: a notice, or a trouble."""
+    return f'<p class="{kind}" role="alert">{html.escape(text)}</p>'
+
+
+def about(name: str, owner: ARRCOCQwen) -> str:
+    """HTML: the model that answers, and what it knows."""
+    size = sum(weight.numel() for weight in owner.model.parameters()) / 1e6
+    many = f"{size / 1000:.1f} billion" if size >= 1000 else f"{size:.0f} million"
+    place = "the CPU" if owner.device.type == "cpu" else "a GPU"
+    knows = MINI_KNOWS if is_mini(owner.processor.tokenizer) else "What it knows, its own card says."
+    return f"<b>{html.escape(name)}</b> answers here, a Qwen3-VL of {many} parameters on {place}. {knows}"
+
+
+def cards(answers: Sequence[tuple[str, Answer]], known: Known | None = None) -> str:
     """Answers by their ways, side by side, as HTML; under each other where the page is narrow."""
-    return '<div class="cards">' + "".join(_card(way, answer) for way, answer in answers) + "</div>"
+    return '<div class="cards">' + "".join(_card(way, answer, known) for way, answer in answers) + "</div>"
 
 
-def _card(way: str, answer: Answer) -> str:
+def _card(way: str, answer: Answer, known: Known | None) -> str:
     times = stage_times(answer.timings_ms)
     first = sum(value for name, value in times.items() if name != "decode")
     figures = (
@@ -64,7 +141,8 @@ def _card(way: str, answer: Answer) -> str:
     )
     lines = "".join(f"<li>{figure}</li>" for figure in figures)
     said = html.escape(answer.text.strip() or "(no answer)")
-    return f'<div class="card"><h4>{html.escape(way)}</h4><p class="answer">{said}</p><ul>{lines}</ul></div>'
+    mark = "" if known is None else known.mark(answer.text)
+    return f'<div class="card"><h4>{html.escape(way)}</h4><p class="answer">{said}</p>{mark}<ul>{lines}</ul></div>'
 
 
 def short_message(error: BaseException, number: str | None = None) -> str:

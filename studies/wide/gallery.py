@@ -2,14 +2,16 @@
 
     python -m studies.wide.gallery
 
-Test scenes, none on a photograph, each with one of its questions and the right answer.
+Test scenes, none on a photograph, each with one of its questions, the right answer and its evidence (boxes in px).
 """
 
+import json
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
-from arr_coc.files import write_json
+from arr_coc.files import write_whole
 from studies.wide.making import make_wide
 
 OUT = Path(__file__).parents[2] / "arr_coc" / "assets"
@@ -18,14 +20,16 @@ SIDE, QUALITY = 512, 90
 
 
 def main() -> None:
-    rows: list[dict[str, str]] = []
+    rows: list[dict[str, Any]] = []
     for seed, number in CHOSEN:
         wide = make_wide(seed, "seen", (SIDE, SIDE))
         question = wide.scene.questions[number]
         file = f"gallery-{len(rows) + 1}.jpg"
         Image.fromarray(wide.pixels).save(OUT / file, quality=QUALITY, optimize=True)
-        rows.append({"file": file, "question": question.text, "answer": question.answer})
-    write_json(OUT / "gallery.json", {"examples": rows})
+        told = {"question": question.text, "answer": question.answer, "evidence": question.evidence}
+        rows.append({"file": file, **told})
+    lines = ",\n ".join(map(json.dumps, rows))
+    write_whole(OUT / "gallery.json", f'{{"examples": [\n {lines}\n]}}\n')
 
 
 if __name__ == "__main__":
