@@ -46,8 +46,9 @@ DRAWING = {
     "demo",
     "lmms",
 }  # who shows the world
-LEAVES = {"demo", "cli", "serving", "lmms"}
-DOORS = {"cli": {"demo", "serving"}}  # the command line is the door to both
+LEAVES = {"demo", "cli", "serving", "lmms", "batch"}
+# The command line is the door to all; rows of a file stand in the same line as requests.
+DOORS = {"cli": {"demo", "serving", "batch"}, "batch": {"serving"}}
 TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torch"}
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
