@@ -80,9 +80,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def is_device_lost(error: BaseException) -> bool:
     """Whether the GPU cannot be used any more in this process: after such a fault every later call fails too."""
-    if is_out_of_memory(error) or not isinstance(error, RuntimeError):
+    if is_out_of_memory(error):
         return False
-    return type(error).__name__ == "AcceleratorError" or any(words in str(error) for words in DEVICE_LOST)
+    named = type(error).__name__ in ("AcceleratorError", "EngineDeadError")  # of torch, of vLLM
+    return named or (isinstance(error, RuntimeError) and any(words in str(error) for words in DEVICE_LOST))
 
 
 def release_memory() -> None:

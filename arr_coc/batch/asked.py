@@ -86,7 +86,7 @@ def _parsed(number: int, given: Given) -> Asked:
             return otherwise
 
     name = str(number) if row.get("id") is None else part(lambda: str(as_id(row, "id")), str(number))
-    images = part(lambda: _images(row.get("image")), ())
+    images = part(lambda: _images(row.get("image")), tuple[str, ...]())
     question = part(lambda: as_text(row, "question"), "")
     keep = part(lambda: read_dial(row.get("keep")), None)
     return Asked(_whole(name), images, question, keep, _whole(problems[0]) if problems else "")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from arr_coc.serving.engine import Engine
 
 ADDRESS = re.compile(r"auto|local|(ray://)?[^/\s]+:\d+")  # of a cluster of Ray
-ENGINES = ("plain", "vllm")
+SIZES = {"plain": 8, "vllm": 64}  # of a batch, by the engine
 
 
 def batch(
@@ -36,8 +36,15 @@ def batch(
         typer.Option(metavar="FOLDER", help="That the paths of images are relative to. If left out: where IN lies."),
     ] = None,
     size: Annotated[
-        int, typer.Option("--batch", min=1, max=256, metavar="N", help="Questions that are answered together at most.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            "--batch",
+            min=1,
+            max=1024,
+            metavar="N",
+            help="Rows answered together at most. If left out: 8, with vLLM 64.",
+        ),
+    ] = None,
     engine: Annotated[str, typer.Option(metavar="NAME", help="plain (the process itself) or vllm.")] = "plain",
     ray: Annotated[
         str | None,
@@ -77,7 +84,7 @@ def batch(
     folder = (images or (place if place.is_dir() else place.parent)).resolve()
     named = Path(model)
     load = partial(load_engine, engine, str(named.resolve()) if named.exists() else model, selector, encoding)
-    job = Job(load, named.name if named.exists() else model, dial, folder, max_new_tokens, size)
+    job = Job(load, named.name if named.exists() else model, dial, folder, max_new_tokens, size or SIZES[engine])
     begin_long_run(quiet)
     with results.held():
         progress = Progress([results.is_done(job.record(row, "")) for row in rows()], quiet)
@@ -103,15 +110,22 @@ def with_address(words: Sequence[str]) -> list[str]:
 
 def check_engine(engine: str) -> None:
     """Refuse an engine that is not here."""
-    if engine not in ENGINES:
-        raise ValueError(f"--engine {engine}: give {' or '.join(ENGINES)}")
+    from arr_coc.batch.offline import check_vllm
+
+    if engine not in SIZES:
+        raise ValueError(f"--engine {engine}: give {' or '.join(SIZES)}")
+    if engine == "vllm":
+        check_vllm()
 
 
 def load_engine(engine: str, model: str, selector: str, encoding: str | None) -> "Engine":
     """What answers, in the process that calls this."""
+    from arr_coc.batch.offline import OfflineEngine
     from arr_coc.cli.loading import load
     from arr_coc.serving.engine import InProcessEngine
 
+    if engine == "vllm":
+        return OfflineEngine(model, selector, encoding)
     return InProcessEngine(load(model, selector, encoding, quiet=True))
 
 
