@@ -498,6 +498,18 @@ def test_long_and_short_are_not_mixed(held, web, served):
     assert held.batches == [["hold"], ["a", "c"], ["long b", "long d"]]
 
 
+def test_those_who_ask_the_same_go_first_and_whoever_waits_longest_always(held, web, served):
+    """A batch takes as many steps as its longest answer, and answers to one question are about as long."""
+    with ThreadPoolExecutor(6) as clients:
+        waiting = []
+        for question in ("hold", "one", "two", "three", "four", "one"):
+            waiting.append(clients.submit(web.post, CHAT, json=body(messages=asked(question, PICTURE))))
+            wait_for(lambda: held.batches and len(served[1].waiting) == len(waiting) - 1)
+        held.go.set()
+        assert all(one.result().status_code == 200 for one in waiting)
+    assert held.batches == [["hold"], ["one", "one", "two", "three"], ["four"]]
+
+
 def test_a_full_line_says_when_to_come_back(held, web, served):
     with ThreadPoolExecutor(6) as clients:
         waiting = [clients.submit(web.post, CHAT, json=body(messages=asked("hold", PICTURE))) for _ in range(6)]

@@ -75,7 +75,7 @@ class Line:
         self._thread.join()
 
     def _next(self) -> list[Ticket]:
-        """Whoever waits longest and all that go with it; nobody once it is closed."""
+        """Whoever waits longest and others that go with it; nobody once it is closed."""
         with self._changed:
             while True:
                 while self.waiting and self.waiting[0].left.is_set():
@@ -83,12 +83,17 @@ class Line:
                 if self.waiting or self._closed:
                     break
                 self._changed.wait()
-            batch: list[Ticket] = []
-            for ticket in list(self.waiting):
-                fits = not batch or (ticket.goes_with(batch[0]) and not ticket.left.is_set())
-                if fits and len(batch) < self.batch:
-                    batch.append(ticket)
-                    self.waiting.remove(ticket)
+            first = self.waiting[0] if self.waiting else None
+            fit = [
+                one
+                for one in self.waiting
+                if one is first or (first and one.goes_with(first) and not one.left.is_set())
+            ]
+            # The same question first: its answers are about as long, and a batch takes as many steps as its longest.
+            batch = sorted(fit, key=lambda one: first is not None and one.wanted.question != first.wanted.question)
+            batch = batch[: self.batch]
+            for ticket in batch:
+                self.waiting.remove(ticket)
             return batch
 
     def _work(self) -> None:
