@@ -1,6 +1,6 @@
 """Rows a second of `arr-coc batch`, alone and by workers of Ray, in turns: does a second worker pay on two cores?
 
-    python -m studies.batch_rate                    # mini, 96 rows of 512 px, into results/batch.json; Ray must be installed
+    python -m studies.batch_rate      # mini, 96 rows of 512 px, into results/batch.json; needs the extra ray
 
 Each way runs as a command of its own. What it takes to get its first rows is its start, told apart; the rate is that of
 the rows after them. The loop without Ray has all cores for its one model, a worker of Ray has one.

@@ -50,6 +50,7 @@ class Cluster:
     """Ray, as long as a job needs it. `workers` 0: one for each GPU, else for each core but one."""
 
     def __init__(self, job: Job, address: str, workers: int = 0) -> None:
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it is read when Ray is imported
         import ray
         import ray.data
 

@@ -83,15 +83,12 @@ class Line:
                 if self.waiting or self._closed:
                     break
                 self._changed.wait()
-            first = self.waiting[0] if self.waiting else None
-            fit = [
-                one
-                for one in self.waiting
-                if one is first or (first and one.goes_with(first) and not one.left.is_set())
-            ]
+            if not self.waiting:
+                return []
+            first = self.waiting[0]
+            fit = [one for one in self.waiting if one is first or (one.goes_with(first) and not one.left.is_set())]
             # The same question first: its answers are about as long, and a batch takes as many steps as its longest.
-            batch = sorted(fit, key=lambda one: first is not None and one.wanted.question != first.wanted.question)
-            batch = batch[: self.batch]
+            batch = sorted(fit, key=lambda one: one.wanted.question != first.wanted.question)[: self.batch]
             for ticket in batch:
                 self.waiting.remove(ticket)
             return batch
