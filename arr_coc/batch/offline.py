@@ -1,5 +1,6 @@
 """vLLM's offline engine with the plugin, in the place of the model of this process: it makes up batches by itself."""
 
+import os
 import time
 from collections.abc import Sequence
 from importlib import import_module
@@ -32,9 +33,11 @@ class OfflineEngine:
 
     def __init__(self, model: str, selector: str, encoding: str | None, **more: Any) -> None:
         check_vllm()
+        plugin = import_module(PLUGIN)
+        settings = plugin.engine_arguments(model, selector=selector, encoding=encoding, **more)
+        os.environ.update(plugin.variables())  # read when vLLM is imported
         from vllm import LLM
 
-        settings = import_module(PLUGIN).engine_arguments(model, selector=selector, encoding=encoding, **more)
         self.llm = LLM(**settings)
         front = import_module(f"{PLUGIN}.choosing").front_chooser(model, selector, encoding, None)
         self.chooser, self.memory = front.chooser, Memory()
@@ -55,6 +58,8 @@ class OfflineEngine:
     def answer(self, batch: Sequence[Ticket]) -> None:
         began, settings = time.perf_counter(), self.llm.get_default_sampling_params()
         settings.max_tokens = batch[0].wanted.max_tokens
+        if not self.chooser.model.generation_config.do_sample:
+            settings.temperature = 0.0  # vLLM's own is 1
         answers = self.llm.generate([ticket.inputs[0] for ticket in batch], settings, use_tqdm=False)
         ms = (time.perf_counter() - began) * 1e3 / len(batch)
         for ticket, answer in zip(batch, answers, strict=True):
