@@ -66,7 +66,7 @@ ray-test: $(DEV)
 	@$(MAKE) --no-print-directory $(RAY)/.made \
 		|| { echo "make ray-test: Ray cannot be installed here, and what needs it is not tested"; exit 1; }
 	@echo "batches on Ray: about 3 minutes on two quiet cores"
-	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest tests/on_ray
+	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest tests/on_ray -m "not soak"
 
 # Known weaknesses of what is locked, where a database of them can be reached; where not, it says so.
 audit: $(DEV)

@@ -439,9 +439,10 @@ def test_so_many_at_once(monkeypatch, web):
 
 def test_so_many_bytes_at_once(held, web, served, monkeypatch):
     """Bodies are bounded together, and not only each: whether one says its size or not. Any one alone is let in."""
-    monkeypatch.setattr(app, "MOST_BODIES", 100)
+    raw = json.dumps(body(messages=asked("hold", PICTURE))).encode()
+    monkeypatch.setattr(app, "MOST_BODIES", len(raw) + 10)
     with ThreadPoolExecutor(1) as clients:
-        first = clients.submit(web.post, CHAT, json=body(messages=asked("hold", PICTURE)))
+        first = clients.submit(web.post, CHAT, content=raw)
         wait_for(lambda: held.batches)
         for size in (99, None):
             with socket.create_connection(place_of(served), timeout=10) as line:

@@ -29,16 +29,16 @@ SAME = (
 )
 
 
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory):
+@pytest.fixture(scope="module", params=[60, pytest.param(500, marks=pytest.mark.soak)])
+def desk(tmp_path_factory, request):
     """Rows with dials of their own, some of which cannot be answered."""
     folder = tmp_path_factory.mktemp("ray")
     for number in range(4):
         Image.fromarray(draw_scene(make_scene(number, "seen", (256, 256)))).save(folder / f"{number}.png")
     rows = [
-        {"id": n, "image": "none.png" if n % 10 == 7 else f"{n % 4}.png", "question": QUESTIONS[n % 3]}
+        {"id": n, "image": "none.png" if n % 50 == 7 else f"{n % 4}.png", "question": QUESTIONS[n % 3]}
         | ({"keep": (0.25, "auto", 32)[n % 3]} if n % 2 else {})
-        for n in range(60)
+        for n in range(request.param)
     ]
     (folder / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return folder
@@ -60,7 +60,7 @@ def start(desk: Path, out: str, *words: str) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> str:
-    _, said = process.communicate(timeout=600)
+    _, said = process.communicate(timeout=1700)
     assert process.returncode == 0, said
     return said
 
@@ -107,7 +107,7 @@ def wait_for_lines(path: Path, lines: int, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_killed_worker_costs_no_row(desk, plain):
     """Nor does it double one, and the records are those of the loop without Ray."""
     process = start(desk, "worker.jsonl", "--ray", "--workers", "2")
@@ -119,7 +119,7 @@ def test_a_killed_worker_costs_no_row(desk, plain):
     assert records(desk / "worker.jsonl") == plain
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_what_was_killed_with_ray_goes_on(desk, plain):
     """The process that writes, killed -9: with Ray or without, the same command goes on from its lines."""
     process = start(desk, "driver.jsonl", "--ray", "--workers", "2")
