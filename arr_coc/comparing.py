@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PLAIN = "plain"
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "unable to allocate")
+DEVICE_LOST = ("CUDA error", "CUDA driver error", "device-side assert", "CUBLAS_STATUS_EXECUTION_FAILED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether the GPU cannot be used any more in this process: after such a fault every later call fails too."""
+    if is_out_of_memory(error):
+        return False
+    named = type(error).__name__ in ("AcceleratorError", "EngineDeadError")  # of torch, of vLLM
+    return named or (isinstance(error, RuntimeError) and any(words in str(error) for words in DEVICE_LOST))
 
 
 def release_memory() -> None:

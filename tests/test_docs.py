@@ -31,7 +31,15 @@ from arr_coc.selectors import PLAIN, SELECTORS, settings_of
 ROOT = Path(__file__).parent.parent
 TYPED = ("README.md", "docs/quickstart.md")  # pages whose blocks are run
 COMMANDS = tuple(sorted(f"docs/commands/{path.name}" for path in (ROOT / "docs" / "commands").glob("*.md")))
-PAGES = (*TYPED, "docs/concepts.md", "docs/transformers.md", "docs/serving.md", "docs/your-model.md", *COMMANDS)
+PAGES = (
+    *TYPED,
+    "docs/concepts.md",
+    "docs/transformers.md",
+    "docs/serving.md",
+    "docs/deploying.md",
+    "docs/your-model.md",
+    *COMMANDS,
+)
 HUB = "Qwen/Qwen3-VL-2B-Instruct"
 QUICK = ("ask", "show", "compare", "textures", "chat", "env", "scenes")  # verbs that answer within a second or two
 

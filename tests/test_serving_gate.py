@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
+import torch
 from api_server import Stub, asked, data_uri, serving
 from PIL import Image
 
@@ -436,6 +437,25 @@ def test_so_many_at_once(monkeypatch, web):
     assert web.get("/health").status_code == web.get("/metrics").status_code == 200
 
 
+def test_so_many_bytes_at_once(held, web, served, monkeypatch):
+    """Bodies are bounded together, and not only each: whether one says its size or not. Any one alone is let in."""
+    raw = json.dumps(body(messages=asked("hold", PICTURE))).encode()
+    monkeypatch.setattr(app, "MOST_BODIES", len(raw) + 10)
+    with ThreadPoolExecutor(1) as clients:
+        first = clients.submit(web.post, CHAT, content=raw)
+        wait_for(lambda: held.batches)
+        for size in (99, None):
+            with socket.create_connection(place_of(served), timeout=10) as line:
+                line.sendall(head(size) + (b"" if size else b"20\r\n" + b" " * 32 + b"\r\n"))
+                told = line.recv(4096)
+            assert told.startswith(b"HTTP/1.1 429")
+            assert b"retry-after: 1" in told
+        assert web.get("/health").status_code == 200
+        held.go.set()
+        assert first.result().status_code == 200
+    assert web.post(CHAT, json=body()).status_code == 200
+
+
 # ---------------------------------------------------------------- the line
 
 
@@ -477,6 +497,18 @@ def test_long_and_short_are_not_mixed(held, web, served):
         held.go.set()
         assert all(one.result().status_code == 200 for one in waiting)
     assert held.batches == [["hold"], ["a", "c"], ["long b", "long d"]]
+
+
+def test_those_who_ask_the_same_go_first_and_whoever_waits_longest_always(held, web, served):
+    """A batch takes as many steps as its longest answer, and answers to one question are about as long."""
+    with ThreadPoolExecutor(6) as clients:
+        waiting = []
+        for question in ("hold", "one", "two", "three", "four", "one"):
+            waiting.append(clients.submit(web.post, CHAT, json=body(messages=asked(question, PICTURE))))
+            wait_for(lambda: held.batches and len(served[1].waiting) == len(waiting) - 1)
+        held.go.set()
+        assert all(one.result().status_code == 200 for one in waiting)
+    assert held.batches == [["hold"], ["one", "one", "two", "three"], ["four"]]
 
 
 def test_a_full_line_says_when_to_come_back(held, web, served):
@@ -561,6 +593,37 @@ def test_one_bad_question_harms_no_other(held, web, served):
     assert held.batches[1:] == [["good", "fault", "better"], ["good"], ["fault"], ["better"]]
 
 
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), True),
+        (RuntimeError("CUDA error: unspecified launch failure"), True),
+        (RuntimeError("shapes do not fit"), False),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+        (RuntimeError("CUDA error: out of memory"), False),
+    ],
+    ids=str,
+)
+def test_a_lost_device_is_told_by_the_health(error, lost):
+    """Nobody is asked again in vain, and whoever looks after the server sees that it must be started anew."""
+    engine = Stub()
+
+    def answer(batch):
+        engine.batches.append(batch)
+        raise error
+
+    engine.answer = answer
+    with serving(engine) as (url, _), httpx.Client(base_url=url) as web:
+        assert web.get("/health").json()["status"] == "ok"
+        assert web.post(CHAT, json=body()).status_code in (500, 503)
+        health = web.get("/health")
+        assert (health.status_code, health.json()["status"]) == ((503, "lost") if lost else (200, "ok"))
+        again = web.post(CHAT, json=body())
+        assert ("started anew" in refused(again)["message"]) == lost
+        assert len(engine.batches) == (1 if lost else 2)
+        assert f"arr_coc_lost {int(lost)}" in web.get("/metrics").text
+
+
 # ---------------------------------------------------------------- what is told
 
 
@@ -587,7 +650,9 @@ def test_every_line_of_the_metrics_can_be_read():
     metrics = Metrics()
     metrics.add("requests_total", path="/v1/models", status=200)
     metrics.add("requests_total", 10**9, path="/v1/models", status=200)
-    gauges = dict.fromkeys(("places_taken", "waiting", "cache_bytes", "cache_hits_total", "cache_misses_total"), 7)
+    gauges = dict.fromkeys(
+        ("lost", "places_taken", "waiting", "cache_bytes", "cache_hits_total", "cache_misses_total"), 7
+    )
     text = metrics.text(gauges)
     assert 'arr_coc_requests_total{path="/v1/models",status="200"} 1000000001' in text
     assert "# TYPE arr_coc_cache_hits_total counter\narr_coc_cache_hits_total 7\n" in text

@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from arr_coc import __version__
 from arr_coc.cli.ask import ask
+from arr_coc.cli.batch import batch, with_address
 from arr_coc.cli.chat import chat
 from arr_coc.cli.compare import compare
 from arr_coc.cli.demo import demo
@@ -64,6 +65,9 @@ class Helpful:
 class Verb(Helpful, TyperCommand):
     """A command whose help begins with examples."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_address(args) if self.name == "batch" else args)
+
 
 class VerbGroup(Helpful, TyperGroup):
     """Verbs under one name; each is listed with its whole first sentence."""
@@ -94,7 +98,7 @@ class Verbs(typer.Typer):
 
 VERBS: dict[str, Callable[..., None]] = {
     **{"ask": ask, "chat": chat, "bench": bench, "compare": compare, "demo": demo, "env": env, "eval": evaluate},
-    **{"report": report, "serve": serve, "show": show, "textures": textures, "tune": tune},
+    **{"report": report, "serve": serve, "batch": batch, "show": show, "textures": textures, "tune": tune},
 }
 app, scenes, train = Verbs(add_completion=True), Verbs(), Verbs()
 for name, verb in VERBS.items():

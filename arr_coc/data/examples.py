@@ -138,6 +138,16 @@ class FileExamples(Dataset[Example]):
         return Example(row.name, pixels, row.question, row.answer, row.boxes, row.family, row.hard, row.answers)
 
 
+def inner_name(name: object) -> str:
+    """The path of an image relative to its folder; BadRow where it is no path, or leads out of the folder."""
+    if not isinstance(name, str) or not name:
+        raise BadRow(f"image file name {name!r} is not a text")
+    inner = os.path.normpath(name)
+    if PureWindowsPath(name).anchor or inner.split(os.sep)[0] == ".." or "\0" in name:
+        raise BadRow(f"image {name!r} is not inside the folder; give a relative path")
+    return inner
+
+
 class ImageFolder:
     """Image files below one folder, each checked once, by its header alone (about 0.1 ms)."""
 
@@ -150,11 +160,7 @@ class ImageFolder:
 
     def image(self, name: object) -> FileImage:
         """The image with this path relative to the folder; BadRow where it is missing, unreadable or outside."""
-        if not isinstance(name, str) or not name:
-            raise BadRow(f"image file name {name!r} is not a text")
-        inner = os.path.normpath(name)
-        if PureWindowsPath(name).anchor or inner.split(os.sep)[0] == ".." or "\0" in name:
-            raise BadRow(f"image {name!r} is not inside the folder; give a relative path")
+        inner = inner_name(name)
         if inner not in self._known:
             try:
                 self._known[inner] = self._read(inner)

@@ -185,11 +185,7 @@ def read_jsonl(file: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
 
     def parse(numbered: Line) -> FileRow:
         number, line = numbered
-        try:
-            content = json.loads(line.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise BadRow(f"not valid JSON ({error})") from None
-        row = as_object(content)
+        row = json_row(line)
         question = as_text(row, "question")
         answer, family = as_text(row, "answer", ""), as_text(row, "family", "")
         hard = row.get("hard")
@@ -199,10 +195,20 @@ def read_jsonl(file: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
         boxes = rows.corner_boxes(row, "boxes", image.size)
         return FileRow(f"{file.name}:{number} {image.name}", image, question, answer, boxes, family, bool(hard))
 
-    return FileExamples(broken.sift(_lines(file), parse, folder.hint), broken.lines)
+    return FileExamples(broken.sift(numbered_lines(file), parse, folder.hint), broken.lines)
 
 
-def _lines(file: Path) -> Iterator[tuple[str, Line]]:
+def json_row(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line."""
+    try:
+        return as_object(json.loads(line.decode("utf-8-sig")))
+    except BadRow:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise BadRow(f"not valid JSON ({error})") from None
+
+
+def numbered_lines(file: Path) -> Iterator[tuple[str, Line]]:
     """(place, (line number from 1, bytes)); undecoded, so that one bad byte costs one line."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):

@@ -31,6 +31,7 @@ from arr_coc.serving.telling import Chat, choice, usage
 logger = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
+MOST_BODIES = 256 << 20  # bytes of the bodies of all requests at once, but any body alone
 MOST_OPEN = 64  # requests at once, those whose body is on its way among them; beyond, it still says how it is
 LAST_SECONDS = 120  # for what runs, once the system asks to end
 OPEN_PATHS = ("/health",)  # without the key
@@ -58,14 +59,27 @@ class Service:
 class ApiExchange(Exchange):
     """One request to the API. The application's own 500 is held back: the fault is told by its number alone."""
 
-    def __init__(self, service: Service, full: bool, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, service: Service, others: set["ApiExchange"], scope: Scope, receive: Receive, send: Send
+    ) -> None:
         super().__init__(scope, receive, send, service.limits.body, service.local)
-        self.service, self.full, self.status = service, full, 0
+        self.service, self.others, self.status = service, others, 0
+
+    def is_crowded(self, size: int) -> bool:
+        """Whether a body of that size is too much beside those of the others."""
+        held = sum(one.got for one in self.others if one is not self)
+        return bool(held) and held + size > MOST_BODIES
 
     def wrong(self) -> dict[int, bool]:
         key, given = self.service.key, self.headers.get("authorization", "")
         is_let_in = key is None or self.path in OPEN_PATHS or is_secret(given, f"Bearer {key}")
-        return {401: not is_let_in, 429: self.full and self.scope["method"] == "POST", **super().wrong()}
+        full = len(self.others) >= MOST_OPEN or self.is_crowded(self.size)
+        return {401: not is_let_in, 429: full and self.scope["method"] == "POST", **super().wrong()}
+
+    async def receive(self) -> Message:
+        reading = not self.whole
+        message = await super().receive()
+        return await self._cut(429) if reading and self.is_crowded(self.got) else message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -84,19 +98,20 @@ class Doorkeeper:
     """Every request goes through here."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service, self.open = app, service, 0
+        self.app, self.service = app, service
+        self.open: set[ApiExchange] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = ApiExchange(self.service, self.open >= MOST_OPEN, scope, receive, send)
-        self.open += 1
+        exchange = ApiExchange(self.service, self.open, scope, receive, send)
         try:
             if await exchange.is_fit():
+                self.open.add(exchange)
                 await exchange.run(self.app)
         finally:
-            self.open -= 1
+            self.open.discard(exchange)
             path = route.path if (route := scope.get("route")) else "other"
             self.service.line.metrics.add("requests_total", path=path, status=exchange.status)
 
@@ -280,7 +295,8 @@ def build(service: Service) -> ASGIApp:
 
     @app.get("/health")
     async def health() -> Response:
-        return JSONResponse({"status": "ok", "engine": line.engine.name, "model": name})
+        told = {"status": "ok" if line.is_well else "lost", "engine": line.engine.name, "model": name}
+        return JSONResponse(told, 200 if line.is_well else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:

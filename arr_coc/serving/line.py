@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import deque
 
-from arr_coc.comparing import is_out_of_memory, release_memory
+from arr_coc.comparing import is_device_lost, is_out_of_memory, release_memory
 from arr_coc.images.reader import MOST_PIXELS_IN_ALL
 from arr_coc.serving.engine import Engine, Finished, Ticket
 from arr_coc.serving.metrics import Metrics
@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 MOST_BATCH = 8  # questions that are answered together
 MOST_PLACES = 32  # requests between their body and their answer
 RETRY_SECONDS = 1
+LOST = "the server's device is lost: ask again once the server was started anew"
 
 
 class Line:
@@ -28,9 +29,14 @@ class Line:
         self.taken: dict[object, int] = {}  # whoever has a place -> pixels of its images
         self.waiting: deque[Ticket] = deque()
         self._changed = threading.Condition()
-        self._closed = False
+        self._closed = self.lost = False  # lost: the device is, and with it every later answer
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it can answer at all."""
+        return not self.lost and self._thread.is_alive()
 
     def _refuse(self) -> ApiError:
         self.metrics.add("refused_full_total")
@@ -39,6 +45,8 @@ class Line:
     def take(self, who: object) -> None:
         """A place, if there is one."""
         with self._changed:
+            if not self.is_well:
+                raise ApiError(LOST, 503)
             if len(self.taken) >= self.places:
                 raise self._refuse()
             self.taken[who] = 0
@@ -67,7 +75,7 @@ class Line:
         self._thread.join()
 
     def _next(self) -> list[Ticket]:
-        """Whoever waits longest and all that go with it; nobody once it is closed."""
+        """Whoever waits longest and others that go with it; nobody once it is closed."""
         with self._changed:
             while True:
                 while self.waiting and self.waiting[0].left.is_set():
@@ -75,12 +83,14 @@ class Line:
                 if self.waiting or self._closed:
                     break
                 self._changed.wait()
-            batch: list[Ticket] = []
-            for ticket in list(self.waiting):
-                fits = not batch or (ticket.goes_with(batch[0]) and not ticket.left.is_set())
-                if fits and len(batch) < self.batch:
-                    batch.append(ticket)
-                    self.waiting.remove(ticket)
+            if not self.waiting:
+                return []
+            first = self.waiting[0]
+            fit = [one for one in self.waiting if one is first or (one.goes_with(first) and not one.left.is_set())]
+            # The same question first: its answers are about as long, and a batch takes as many steps as its longest.
+            batch = sorted(fit, key=lambda one: one.wanted.question != first.wanted.question)[: self.batch]
+            for ticket in batch:
+                self.waiting.remove(ticket)
             return batch
 
     def _work(self) -> None:
@@ -97,11 +107,14 @@ class Line:
             else:
                 self.engine.answer(batch)
         except Exception as error:
+            if is_device_lost(error) and not self.lost:
+                self.lost = True
+                logger.error("the device is lost, and the server must be started anew", exc_info=error)
             if is_out_of_memory(error):
                 release_memory()
                 error = ApiError("out of memory: keep fewer tokens, or send a smaller image", 503)
             for ticket in batch:
-                if len(batch) > 1 and not ticket.spoke.is_set():
+                if len(batch) > 1 and not ticket.spoke.is_set() and not self.lost:
                     self._serve([ticket])
                 else:
                     ticket.deliver(error)
@@ -117,6 +130,7 @@ class Line:
 
     def gauges(self) -> dict[str, float]:
         memory = self.engine.memory
-        places = {"places_taken": len(self.taken), "waiting": len(self.waiting)}
+        well = {"lost": 0 if self.is_well else 1}
+        places = {**well, "places_taken": len(self.taken), "waiting": len(self.waiting)}
         looks = {"cache_hits_total": memory.hits, "cache_misses_total": memory.misses}
         return {**places, "cache_bytes": memory.size, **looks}

@@ -19,6 +19,7 @@ HELP = {
     "cache_misses_total": "Looks at images that were not.",
 }
 GAUGES = {
+    "lost": "1 once the device is lost, and the server must be started anew.",
     "places_taken": "Requests between their head and their answer.",
     "waiting": "Questions that wait to be answered.",
     "cache_bytes": "Bytes remembered of images.",

@@ -20,6 +20,11 @@ FOLDER = Path(__file__).parents[2] / "docs" / "commands"
 MADE = "<!-- made by studies/figures/commands.py from the code: change it there -->\n"
 INDEX = "README.md"
 NAME = "arr-coc"
+MASKS = (
+    "A mask unpacks as `numpy.unpackbits(numpy.frombuffer(mask, numpy.uint8), count=rows * columns)`, in a JSONL after "
+    "`base64.b64decode`; rows and columns are its `grid`. A line with an `error` is not asked again: take it out of "
+    "OUT for that."
+)
 WORDS = {int: "N", float: "NUMBER", Path: "PATH"}  # what the value of an option is called that has no name for it
 
 
@@ -65,6 +70,8 @@ def more(name: str) -> str:
     if name in ("ask", "compare", "env", "tune"):
         schema = f"{name}.schema.json"
         extra = f"The document of `--json` is described by [{schema}](../../arr_coc/cli/{schema}).\n\n"
+    if name == "batch":
+        extra = f"A line of OUT is described by [batch.schema.json](../../arr_coc/cli/batch.schema.json). {MASKS}\n\n"
     if name == "chat":
         extra = "\n".join(["Between the questions:", "", "```text", *chat.COMMANDS.values(), "```\n\n"])
     if name == "report":

@@ -1,0 +1,1 @@
+"""Asked from files: `arr-coc batch`, here or on a cluster."""

@@ -1,0 +1,71 @@
+"""vLLM's offline engine with the plugin, in the place of the model of this process: it makes up batches by itself."""
+
+import os
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import repeat
+from typing import Any
+
+from PIL import Image
+
+from arr_coc.qwen.memory import Memory
+from arr_coc.qwen.processor import Conversation, check_question, encode_one
+from arr_coc.serving.engine import Finished, Ticket
+from arr_coc.serving.reading import Wanted
+
+PLUGIN = "arr_coc.vllm"
+BATCH = 64  # rows that it is given at once: it takes of them what its memory holds
+
+
+def check_vllm() -> None:
+    """Refuse, in one line, where vLLM or what joins it with ARR-COC is not here."""
+    why = import_module(PLUGIN).trouble() if find_spec(PLUGIN) else "vLLM is not installed: pip install 'arr-coc[vllm]'"
+    if why:
+        raise ValueError(f"--engine vllm: {why}")
+
+
+class OfflineEngine:
+    """An engine for a line of rows. What is kept is chosen here too: the plugin finds what was seen of the image."""
+
+    name = "vllm"
+
+    def __init__(self, model: str, selector: str, encoding: str | None, **more: Any) -> None:
+        check_vllm()
+        plugin = import_module(PLUGIN)
+        settings = plugin.engine_arguments(model, selector=selector, encoding=encoding, **more)
+        os.environ.update(plugin.variables())  # read when vLLM is imported
+        from vllm import LLM
+
+        self.llm = LLM(**settings)
+        front = import_module(f"{PLUGIN}.choosing").front_chooser(model, selector, encoding, None)
+        self.chooser, self.memory = front.chooser, Memory()
+
+    def encode(self, wanted: Wanted, images: Sequence[Image.Image]) -> tuple[dict[str, Any], list[Any]]:
+        """What vLLM is asked, with one placeholder an image, and what will be kept of each."""
+        check_question(wanted.question, ())
+        asked = Conversation(images, wanted.question)
+        ids, _ = encode_one(self.chooser.processor, asked, repeat(1), add_generation_prompt=True)
+        prompt = {"prompt_token_ids": ids, "multi_modal_data": {"image": list(images)}}
+        chosen = self.chooser.choose(list(images), wanted.question, wanted.keep)
+        return {**prompt, "mm_processor_kwargs": {"keep": wanted.keep}}, chosen
+
+    def length(self, wanted: Wanted, inputs: Any) -> int:
+        """Nothing is padded: all go together."""
+        return 1
+
+    def answer(self, batch: Sequence[Ticket]) -> None:
+        began, settings = time.perf_counter(), self.llm.get_default_sampling_params()
+        settings.max_tokens = batch[0].wanted.max_tokens
+        if not self.chooser.model.generation_config.do_sample:
+            settings.temperature = 0.0  # vLLM's own is 1
+        answers = self.llm.generate([ticket.inputs[0] for ticket in batch], settings, use_tqdm=False)
+        ms = (time.perf_counter() - began) * 1e3 / len(batch)
+        for ticket, answer in zip(batch, answers, strict=True):
+            (said,), seen = answer.outputs, len(answer.prompt_token_ids)
+            how = (said.finish_reason, seen, len(said.token_ids), ticket.inputs[1], {"generate": ms})
+            ticket.deliver(Finished(said.text, *how))
+
+    def choose(self, ticket: Ticket) -> Finished:
+        return Finished("", "", 0, 0, ticket.inputs[1])
