@@ -122,6 +122,21 @@ def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLa
     return resolve(config.base_model), config, layer
 
 
+def find_unadapted(source: str | Path) -> str:
+    """The base model for an engine that reads its weights by itself: as they are in its files, or not at all."""
+    if has_adapted(Path(resolve(source)) / ADAPTED):
+        raise ValueError(f"{Path(source).name}: stage 2 taught the model itself; save it whole, with save_base=True")
+    return find_adapter(source)[0]
+
+
+def family_of(base: str) -> str:
+    """One of `FAMILIES`, from a model's config."""
+    with _one_line(base):
+        said, _ = PretrainedConfig.get_config_dict(base)
+        check_family(said.get("model_type", ""))
+    return str(said["model_type"])
+
+
 def load_stock(
     base: str, device: torch.device, dtype: torch.dtype, layers: Callable[[Any], int] | None = None, **kwargs: Any
 ) -> Any:
