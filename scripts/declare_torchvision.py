@@ -15,7 +15,7 @@ for _name in ("nms", "qnms"):  # declared by arr-coc: without their C++ their sc
 """
 
 found = find_spec("torchvision")
-assert found is not None and found.origin is not None, "torchvision is not installed here"
-start = Path(found.origin)
+assert found, "torchvision is not installed here"
+start = Path(str(found.origin))
 if DECLARED not in start.read_text():
     start.write_text(DECLARED + start.read_text())

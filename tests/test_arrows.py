@@ -46,8 +46,8 @@ DRAWING = {
     "demo",
     "lmms",
 }  # who shows the world
-LEAVES = {"demo", "cli", "serving", "lmms"}
-DOORS = {"cli": {"demo", "serving"}}  # the command line is the door to both
+LEAVES = {"demo", "cli", "serving", "lmms", "vllm"}
+DOORS = {"cli": {"demo", "serving", "vllm"}}  # the command line is the door to them
 TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torch"}
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, PretrainedConfig
+from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, GenerationConfig, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from arr_coc.config import ARRCOCConfig, check_generation
@@ -135,6 +135,14 @@ def family_of(base: str) -> str:
         said, _ = PretrainedConfig.get_config_dict(base)
         check_family(said.get("model_type", ""))
     return str(said["model_type"])
+
+
+def is_sampled(base: str) -> bool:
+    """Whether a model's own settings draw its answers; without any, the likeliest token is taken."""
+    try:
+        return bool(GenerationConfig.from_pretrained(base).do_sample)
+    except OSError:
+        return False
 
 
 def load_stock(

@@ -4,7 +4,11 @@ vLLM finds `register` by its entry point. The architectures have names of their 
 vLLM refuses to start, and never serves without choosing. Only `processor` and `model` import vLLM.
 """
 
+import json
 import logging
+import os
+import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -65,10 +69,9 @@ def engine_arguments(
 ) -> dict[str, Any]:
     """Keywords of `vllm.LLM` for a model that chooses; `keep` is for requests without a dial, `more` are vLLM's own.
 
-        llm = vllm.LLM(**engine_arguments("mini", "auto"))
-        llm.generate(prompts=[question(llm, picture, "What colour is the hand?", 0.25)])
-
-    `images` is how many a request may have. Without CUDA it computes in 32 bits and compiles nothing.
+    A request names its own dial: `{"prompt": ..., "multi_modal_data": {"image": [...]}, "mm_processor_kwargs": {"keep":
+    0.25}}` for `generate`, `mm_processor_kwargs=` of `chat`. `images` is how many a request may have. Without CUDA it
+    computes in 32 bits and compiles nothing. See `variables` too.
     """
     import torch
 
@@ -85,3 +88,37 @@ def engine_arguments(
         **here,
         **more,
     }
+
+
+def variables() -> dict[str, str]:
+    """What to set before vLLM is imported: it tells nobody that it runs, and takes no more of a CPU than it needs."""
+    wanted = {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+
+
+def server_command(
+    arguments: dict[str, Any], name: str, host: str, port: int, tokens: int, domains: Sequence[str]
+) -> list[str]:
+    """What starts vLLM's OpenAI server with the arguments of its engine.
+
+    `name` is that of the model, `tokens` are those of an answer at most, `domains` those that images are fetched from.
+    """
+    from arr_coc.qwen.loading import is_sampled
+
+    always: dict[str, Any] = {} if is_sampled(arguments["model"]) else {"temperature": 0.0}  # vLLM's own is 1
+    flags = {
+        **arguments,
+        "served_model_name": name,
+        "host": host,
+        "port": port,
+        "override_generation_config": {**always, "max_new_tokens": tokens},
+        "allowed_media_domains": list(domains) or ["none.invalid"],  # an empty list would be all
+        "middleware": "arr_coc.vllm.gate.Gate",
+        "trust_request_mm_kwargs": True,  # of which the plugin takes `keep` alone
+        "enable_prompt_tokens_details": True,
+    }
+    words = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"]  # -P: from no folder but its own
+    for flag, value in flags.items():
+        values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else str(value)]
+        words += [f"--{flag.replace('_', '-')}", *([] if value is True else values)]
+    return words

@@ -34,7 +34,9 @@ class Windows:
 def read_dial(given: Any, default: Keep) -> Keep:
     """`keep` of a request's mm_processor_kwargs, which may hold nothing else. JavaScript's plain 1 is all."""
     if set(given) - {"keep"}:
-        raise ValueError(f"mm_processor_kwargs: {', '.join(sorted(map(str, set(given) - {'keep'})))[:100]}: give keep alone")
+        raise ValueError(
+            f"mm_processor_kwargs: {', '.join(sorted(map(str, set(given) - {'keep'})))[:100]}: give keep alone"
+        )
     keep = given.get("keep", default)
     return check_keep(1.0 if type(keep) is int and keep == 1 else keep)
 
@@ -48,7 +50,9 @@ class FrontChooser:
         config, selector = chooser.config, chooser.selector
         if chooser.encoding != "sparse" or selector.resizes or selector.reads_evidence:
             how = f"selector {selector.name!r} with encoding {chooser.encoding!r}"
-            raise ValueError(f"{how}: vLLM takes windows alone, chosen before the ViT; leave --selector and --encoding out")
+            raise ValueError(
+                f"{how}: vLLM takes windows alone, chosen before the ViT; leave --selector and --encoding out"
+            )
         if config.position_policy != "original":
             raise ValueError(f"position_policy={config.position_policy!r}: vLLM is given the original positions alone")
 
@@ -78,7 +82,7 @@ class FrontChooser:
             return None
         return [self._cut(*one, selection) for one, selection in zip(seen, chosen, strict=True)]
 
-    def _seen(self, name: str, image: int, patches: Patches) -> tuple[Tensor, ...]:
+    def _seen(self, name: str, image: int, patches: Patches) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, grid and picture [3, h, w] of an image."""
         found = self.memory.get(name)
         if found is None:
@@ -90,7 +94,8 @@ class FrontChooser:
             (cells,) = cells_of(grid, geometry.merge)
             found = (rows, grid, unpatchify(normal, cells, geometry))
             self.memory.put(name, found)
-        return found
+        rows, grid, picture = found
+        return rows, grid, picture
 
     def _byte_scale(self) -> tuple[Tensor, Tensor]:
         """Mean and deviation of colours in bytes, in the very order in which the image processor computes them."""
@@ -100,9 +105,14 @@ class FrontChooser:
 
     def _expanded(self, ids: Sequence[int], grids: Tensor) -> Tensor:
         """The prompt with as many placeholders as the images have cells."""
-        token, cells = self.chooser.model.config.image_token_id, (grids.prod(-1) // self.chooser.geometry.window).tolist()
+        token, cells = (
+            self.chooser.model.config.image_token_id,
+            (grids.prod(-1) // self.chooser.geometry.window).tolist(),
+        )
         if ids.count(token) != len(cells):
-            raise ValueError(f"{ids.count(token)} image placeholders for {len(cells)} images: leave <|image_pad|> out of texts")
+            raise ValueError(
+                f"{ids.count(token)} image placeholders for {len(cells)} images: leave <|image_pad|> out of texts"
+            )
         counts = iter(cells)
         return torch.tensor([[one for one in ids for _ in range(next(counts) if one == token else 1)]])
 

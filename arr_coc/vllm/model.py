@@ -61,7 +61,8 @@ class OfWindows(Qwen3VLForConditionalGeneration):
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
         """Positions in the whole images, of what is left of them."""
-        columns, whole, features, end = [], [], [], 0
+        columns, features, end = [], [], 0
+        whole: list[int] = []
         for feature in sorted(mm_features, key=lambda one: one.mm_position.offset):
             place, data = feature.mm_position, feature.data
             columns += [np.arange(end, place.offset) - end + len(whole)]
