@@ -150,15 +150,24 @@ def test_what_is_refused(served, pictures):
     assert (large.status_code, "32 MB" in large.json()["error"]["message"]) == (413, True)
 
 
-def test_the_page_does_what_it_says(settings, capsys, monkeypatch, tmp_path):
-    """The part of the page that is about vLLM's own server: its Python, with this address."""
-    page = (ROOT / "docs" / "serving.md").read_text().partition("## With vLLM")[2]
-    (block,) = re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S)
+@pytest.fixture
+def blocks(monkeypatch, tmp_path):
+    """Python of the page that needs vLLM, with the files that it speaks of."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photo.jpg").write_bytes((ROOT / "arr_coc" / "assets" / "sample.png").read_bytes())
-    block = block.replace("http://127.0.0.1:8000/v1", settings["base_url"]).replace('"none"', json.dumps(KEY))
-    exec(compile(block, "serving.md", "exec"), {})
+    page = (ROOT / "docs" / "serving.md").read_text()
+    return re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S)
+
+
+def test_the_page_does_what_it_says(settings, blocks, capsys):
+    online, offline = blocks
+    online = online.replace("http://127.0.0.1:8000/v1", settings["base_url"]).replace('"none"', json.dumps(KEY))
+    exec(compile(online, "serving.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == ["green 64"]
+    Path("offline.py").write_text(offline)
+    variables = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    made = subprocess.run([sys.executable, "offline.py"], env=variables, capture_output=True, text=True, timeout=600)
+    assert made.stdout.splitlines()[-1:] == ["green"], made.stderr[-3000:]
 
 
 def test_it_ends_when_it_is_asked_to(served):
