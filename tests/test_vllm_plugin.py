@@ -253,3 +253,6 @@ def test_experts_have_an_architecture_of_their_own(tmp_path):
         plugin.engine_arguments(tmp_path / "moe")
     with pytest.raises(ValueError, match="no model"):
         plugin.engine_arguments("nowhere")
+    for wrong in ({"selector": "nobody"}, {"selector": "look_twice:depth=0.5"}, {"encoding": "dense"}):
+        with pytest.raises(ValueError, match="before the ViT"):
+            plugin.engine_arguments("mini", **wrong)

@@ -76,7 +76,13 @@ def engine_arguments(
     import torch
 
     from arr_coc.qwen.loading import family_of, find_unadapted
+    from arr_coc.selectors import SELECTORS
 
+    if selector not in {"auto", *SELECTORS} or encoding not in (None, "auto", "sparse"):
+        how = "give the name of a selector alone" if selector not in {"auto", *SELECTORS} else "leave --encoding out"
+        raise ValueError(
+            f"selector {selector!r}, encoding {encoding!r}: vLLM takes windows chosen before the ViT; {how}"
+        )
     base = find_unadapted(model)
     settings = {"keep": check_keep(keep), "selector": selector, "encoding": encoding, "source": str(model)}
     on_card: dict[str, Any] = {"gpu_memory_utilization": BESIDE}

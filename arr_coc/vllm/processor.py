@@ -67,7 +67,7 @@ class ARRCOCProcessor(Qwen3VLMultiModalProcessor):
                 raise ValueError("an image is named but not sent: send it, or give keep 1.0")
             alone = self.info.parse_mm_data({"image": [items[image]]}, validate=False)
             made = super(ARRCOCProcessor, self)._apply_hf_processor_main(alone, {})
-            return made["pixel_values"], made["image_grid_thw"]
+            return made["pixel_values"].cpu(), made["image_grid_thw"].cpu()
 
         names = super()._get_mm_hashes(inputs)["image"]
         windows = self.front.windows(list(inputs.prompt), names, patches, keep)

@@ -4,7 +4,8 @@ import os
 
 from arr_coc.vllm import variables
 
-os.environ.update(variables(), VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="WARNING")
+os.environ.update(variables(), VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_WORKER_MULTIPROCESSING_METHOD="spawn")
+os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
 
 import pytest
 from engines import Engines, cases_of

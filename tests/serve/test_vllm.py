@@ -8,6 +8,7 @@ import pytest
 import torch
 from engines import DIALS, MINI, QUESTIONS, Case, cases_of
 from PIL import Image
+from vllm import envs
 
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.vllm.model import refuse
@@ -158,9 +159,11 @@ def with_experts(folder):
 
 
 @pytest.mark.parametrize("make", [without_adapter, with_experts])
-def test_a_model_without_an_adapter_looks_twice(make, engines, cases, tmp_path, capsys):
+def test_a_model_without_an_adapter_looks_twice(make, engines, cases, tmp_path, monkeypatch):
     """Dense and MoE: also where few windows attend to a small copy in the ViT."""
     folder = str(make(tmp_path / "model"))
+    if make is with_experts:  # in a process of its own: this one was set up for a dense model
+        monkeypatch.setattr(envs, "VLLM_ENABLE_V1_MULTIPROCESSING", True, raising=False)
     owner, engine = ARRCOCQwen.from_pretrained(folder), engines.get(folder)
     assert owner.selector.name == "look_twice"
     asked = [(case, keep) for case in cases[:8] for keep in ("auto", 0.25, 0.5, 20, 1.0)]
@@ -204,6 +207,6 @@ def test_settings_that_are_refused(engines, monkeypatch):
         with pytest.raises(ValueError, match=told):
             refuse(whole)
         object.__setattr__(holder, name, before)
-    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    monkeypatch.setattr(envs, "VLLM_USE_RUST_FRONTEND", True, raising=False)
     with pytest.raises(ValueError, match="RUST"):
         refuse(whole)
