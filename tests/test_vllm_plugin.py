@@ -21,7 +21,7 @@ from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.chooser import Chooser
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.vllm.choosing import FrontChooser, read_dial
-from arr_coc.vllm.gate import LIMIT, LOCAL, Gate, with_dial
+from arr_coc.vllm.gate import LIMIT, LOCAL, FrontGate, with_dial
 from arr_coc_scenes import draw_scene, make_scene
 
 QUESTION = "What colour is the hand?"
@@ -182,7 +182,7 @@ def pass_gate(body: bytes, host: str = "localhost", **variables: str) -> tuple[i
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        asyncio.run(Gate(app)(scope, receive, send))
+        asyncio.run(FrontGate(app)(scope, receive, send))
     return sent[0]["status"], sent[1]["body"], b"".join(read)
 
 

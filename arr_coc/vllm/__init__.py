@@ -119,7 +119,7 @@ def server_command(
         "port": port,
         "override_generation_config": {**always, "max_new_tokens": tokens},
         "allowed_media_domains": list(domains) or ["none.invalid"],  # an empty list would be all
-        "middleware": "arr_coc.vllm.gate.Gate",
+        "middleware": "arr_coc.vllm.gate.FrontGate",
         "trust_request_mm_kwargs": True,  # of which the plugin takes `keep` alone
         "enable_prompt_tokens_details": True,
     }

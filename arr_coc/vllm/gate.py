@@ -47,7 +47,7 @@ class GatedExchange(Exchange):
         return {"error": {"message": told, "type": kind, "param": None, "code": status}}
 
 
-class Gate:
+class FrontGate:
     """Every request goes through here."""
 
     def __init__(self, app: ASGIApp) -> None:
