@@ -24,6 +24,7 @@ from PIL import Image
 
 from arr_coc.files import write_json
 from arr_coc.qwen.loading import resolve
+from arr_coc.vllm.choosing import front_chooser
 from arr_coc_scenes import draw_scene, make_scene
 
 RESULTS = Path(__file__).parents[1] / "results" / "serving-vllm.json"
@@ -68,6 +69,13 @@ class Way:
         return {"cpu_s": round(self.cpu, 2), "wall_s": round(self.wall, 2), **ratio}
 
 
+def forget() -> None:
+    """What the plugin remembers of images: the next way shall not find what the last one made."""
+    front = front_chooser("mini", "auto", None, None)
+    front.memory.clear()
+    front.chooser.memory.clear()
+
+
 def ways(stock: Any, plugin: Any, plain: bool) -> dict[str, Way]:
     chosen = {f"keep={keep}": Way(plugin, keep) for keep in ((1.0, *DIALS) if plain else DIALS)}
     return {STOCK: Way(stock, None), **chosen}
@@ -82,6 +90,7 @@ def many(stock: Any, plugin: Any, given: argparse.Namespace) -> dict[str, Any]:
         answers += [scene.questions[0].answer for scene in scenes]
         asked = [(Image.fromarray(draw_scene(scene)), scene.questions[0].text) for scene in scenes]
         for way in found.values():
+            forget()
             way.ask(asked)
         print({name: way.told(found[STOCK]) for name, way in found.items()}, flush=True)
     right = {name: sum(map(str.__eq__, way.texts, answers)) for name, way in found.items()}
@@ -94,6 +103,7 @@ def ten(stock: Any, plugin: Any, given: argparse.Namespace) -> dict[str, Any]:
     for number in range(given.repeats):
         image = Image.fromarray(draw_scene(make_scene(FIRST - 1 - number, "seen", (given.side, given.side))))
         for way in found.values():
+            forget()
             for question in TEN:
                 way.ask([(image, question)])
         print({name: way.told(found[STOCK]) for name, way in found.items()}, flush=True)

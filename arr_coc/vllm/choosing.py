@@ -3,7 +3,7 @@
 P patches of an image, K kept cells, X values of a patch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,12 +31,10 @@ class Windows:
     kept: Tensor  # [K]: cells, increasing
 
 
-def read_dial(given: Any, default: Keep) -> Keep:
+def read_dial(given: Mapping[str, Any], default: Keep) -> Keep:
     """`keep` of a request's mm_processor_kwargs, which may hold nothing else. JavaScript's plain 1 is all."""
-    if set(given) - {"keep"}:
-        raise ValueError(
-            f"mm_processor_kwargs: {', '.join(sorted(map(str, set(given) - {'keep'})))[:100]}: give keep alone"
-        )
+    if others := sorted(set(given) - {"keep"}):
+        raise ValueError(f"mm_processor_kwargs: {', '.join(others)[:100]}: give keep alone")
     keep = given.get("keep", default)
     return check_keep(1.0 if type(keep) is int and keep == 1 else keep)
 

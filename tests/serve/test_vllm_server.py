@@ -170,6 +170,16 @@ def test_the_page_does_what_it_says(settings, blocks, capsys):
     assert made.stdout.splitlines()[-1:] == ["green"], made.stderr[-3000:]
 
 
+def test_without_the_plugin_it_does_not_start(tmp_path):
+    """And never serves without choosing."""
+    words = [str(Path(sys.executable).parent / "arr-coc"), "serve", "--engine", "vllm", "--port", str(free_port())]
+    variables = {**os.environ, "VLLM_PLUGINS": "lora_filesystem_resolver"}
+    made = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=START_SECONDS)
+    assert made.returncode != 0
+    assert "ARRCOCQwen3VLForConditionalGeneration" in made.stderr
+    assert "not supported" in made.stderr
+
+
 def test_it_ends_when_it_is_asked_to(served):
     served[1].send_signal(signal.SIGTERM)
     assert served[1].wait(60) == 0
