@@ -91,6 +91,7 @@ def engine_arguments(
         "model": base,
         "hf_overrides": {"architectures": [ARCHITECTURES[family_of(base)]], "arr_coc": settings},
         "limit_mm_per_prompt": {"image": images, "video": 0},
+        "max_model_len": -1,  # as long as there is memory for
         **here,
         **more,
     }
