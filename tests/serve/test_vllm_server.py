@@ -1,10 +1,13 @@
 """`arr-coc serve --engine vllm` through the official client: answers as those of `ask`, alone and together."""
 
 import asyncio
+import base64
+import io
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,14 +17,28 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from api_server import asked, data_uri
-from demo_server import free_port
 from engines import QUESTIONS
 
 ROOT = Path(__file__).parents[2]
 KEY = "a key of our own"
 DIALS = (None, "auto", 0.25, 1.0, 48, 0.1)
-START_SECONDS = 280
+START_SECONDS = 600
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def data_uri(picture) -> str:
+    written = io.BytesIO()
+    picture.save(written, "PNG")
+    return "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
+
+
+def asked(question, *addresses) -> list[dict]:
+    images = [{"type": "image_url", "image_url": {"url": address}} for address in addresses]
+    return [{"role": "user", "content": [*images, {"type": "text", "text": question}]}]
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +54,9 @@ def served(tmp_path_factory):
     page, port = (ROOT / "docs" / "serving.md").read_text(), free_port()
     (line,) = re.findall(r"^arr-coc (serve .*--engine vllm.*)$", page, re.M)
     words = [str(Path(sys.executable).parent / "arr-coc"), *line.split(), "--port", str(port)]
-    log = tmp_path_factory.mktemp("log") / "server.log"
+    log, named = tmp_path_factory.mktemp("log") / "server.log", {"ARR_COC_API_KEY": KEY, "VLLM_LOGGING_LEVEL": "INFO"}
     with log.open("w") as out:
-        process = subprocess.Popen(words, stdout=out, stderr=out, env={**os.environ, "ARR_COC_API_KEY": KEY})
+        process = subprocess.Popen(words, stdout=out, stderr=out, env={**os.environ, **named})
     until, url = time.monotonic() + START_SECONDS, f"http://127.0.0.1:{port}"
     try:
         while True:
