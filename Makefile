@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
+ENGINES := .venv-vllm
+ENGINE_EXTRAS := serve
+RAY := .venv-ray
 export HF_HUB_OFFLINE := 1
 # What is imported is compiled once and kept, wherever that is switched off: commands and tests start Python often.
 unexport PYTHONDONTWRITEBYTECODE
 
-RAY := .venv-ray
-
-.PHONY: ask demo test lint soak ray-test audit sbom clean
+.PHONY: ask demo test lint soak serve-test ray-test audit sbom clean
 
 $(CORE): pyproject.toml constraints.txt locks/ask.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "arr-coc needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -68,6 +69,14 @@ ray-test: $(DEV)
 	@echo "batches on Ray: about 3 minutes on two quiet cores"
 	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest tests/on_ray -m "not soak"
 
+$(ENGINES)/.ready: pyproject.toml constraints.txt scripts/serve_env.sh scripts/declare_torchvision.py
+	@scripts/serve_env.sh $(PYTHON) $(ENGINES) $(ENGINE_EXTRAS)
+	@touch $@
+
+# What needs engines that are no part of the project, in an environment of its own: vLLM with the plugin. About 10 minutes.
+serve-test: $(ENGINES)/.ready
+	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest tests/serve --timeout=900
+
 # Known weaknesses of what is locked, where a database of them can be reached; where not, it says so.
 audit: $(DEV)
 	test -x $(VENV)/audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)/audit \
@@ -79,4 +88,4 @@ sbom: $(DEV)
 	$(BIN)/python -m studies.supply.sbom --extra demo --out results/sbom.json
 
 clean:
-	rm -rf $(VENV) $(RAY) out build dist *.egg-info
+	rm -rf $(VENV) $(ENGINES) $(RAY) out build dist *.egg-info

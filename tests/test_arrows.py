@@ -46,9 +46,9 @@ DRAWING = {
     "demo",
     "lmms",
 }  # who shows the world
-LEAVES = {"demo", "cli", "serving", "lmms", "batch"}
-# The command line is the door to all; rows of a file stand in the same line as requests.
-DOORS = {"cli": {"demo", "serving", "batch"}, "batch": {"serving"}}
+LEAVES = {"demo", "cli", "serving", "lmms", "batch", "vllm"}
+# The command line is the door to all; rows of a file stand in the same line as requests, or go to vLLM.
+DOORS = {"cli": {"demo", "serving", "batch", "vllm"}, "batch": {"serving", "vllm"}}
 TORCH_ONLY = {"math", "functools", "collections", "dataclasses", "typing", "torch"}
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
@@ -202,7 +202,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 24_100, 170, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 27_500, 185, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

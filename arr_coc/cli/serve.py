@@ -1,5 +1,7 @@
 """arr-coc serve: answer over HTTP, in the form of OpenAI's API."""
 
+import os
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +10,7 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.checks import check_model, check_selector
-from arr_coc.cli.terminal import set_verbosity, teller
+from arr_coc.cli.terminal import note, set_verbosity, teller
 
 KEY = "ARR_COC_API_KEY"  # the variable that holds it: a command line can be read by others
 ENGINES = ("auto", "plain", "vllm")
@@ -19,7 +21,9 @@ def serve(
     keep: typed.KeepDial = None,
     selector: typed.SelectorName = "auto",
     encoding: typed.Encoding = None,
-    engine: Annotated[str, typer.Option(metavar="NAME", help="auto, plain (this process) or vllm.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="auto (vllm with CUDA, if it is there), plain or vllm.")
+    ] = "auto",
     host: Annotated[
         str, typer.Option(help="Address to listen on; this machine alone if left as it is. Another needs a key.")
     ] = "127.0.0.1",
@@ -31,10 +35,12 @@ def serve(
         typed.Texts,
         typer.Option(metavar="HOST", help="Fetch images from this host too; may be repeated. If left out: none."),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, max=64, help="Questions that are answered together at most.")] = 8,
-    queue: Annotated[int, typer.Option(min=1, max=64, help="Requests at once at most; others are told to wait.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, max=64, help="Questions answered together at most (plain).")] = 8,
+    queue: Annotated[
+        int, typer.Option(min=1, max=64, help="Requests at once at most; others are told to wait (plain).")
+    ] = 32,
     max_images: Annotated[int, typer.Option(min=1, max=8, help="Images of a request at most.")] = 8,
-    max_megapixels: Annotated[int, typer.Option(min=1, max=100, help="Megapixels of its images at most.")] = 16,
+    max_megapixels: Annotated[int, typer.Option(min=1, max=100, help="Megapixels of its images at most (plain).")] = 16,
     max_tokens: Annotated[int, typer.Option(min=1, max=131_072, help="Tokens of an answer at most.")] = 1024,
     max_body: Annotated[int, typer.Option(min=1, max=256, help="Megabytes of a request at most.")] = 32,
     quiet: typed.Quiet = False,
@@ -46,16 +52,35 @@ def serve(
 
     arr-coc serve --model Qwen/Qwen3-VL-2B-Instruct --keep 0.25 --port 8001
 
+    arr-coc serve --engine vllm
+
     ARR_COC_API_KEY="a long key" arr-coc serve --host 0.0.0.0 --allow-media-domains images.example.org
     """
-    check_engine(engine)
+    from arr_coc.gateway import check_port, check_secret, is_loopback
+
+    chosen = pick_engine(engine)
     dial = None if keep is None else typed.parse_keep(keep)
     check_selector(selector, encoding)
     check_model(model, quiet)
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise ValueError("the server needs FastAPI and uvicorn: pip install 'arr-coc[serve]'")
+    check_port(host, port)
+    check_secret(host, api_key, "key", KEY)
+    set_verbosity(quiet)
+    name, tell = Path(model).name if Path(model).exists() else model, teller(quiet)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    domains = tuple(allow_media_domains or ())
+    if chosen == "vllm":
+        from arr_coc.vllm import engine_arguments, server_command, variables
+        from arr_coc.vllm.gate import LIMIT, LOCAL
+
+        how = engine_arguments(model, dial or "auto", selector=selector, encoding=encoding, images=max_images)
+        words = server_command(how, name, host, port, max_tokens, domains)
+        own = {LIMIT: str(max_body << 20), LOCAL: str(int(is_loopback(host))), "VLLM_API_KEY": api_key or ""}
+        tell(shlex.join(words))
+        tell(f"{name} will answer at {address} (Ctrl-C ends it)")
+        os.execve(words[0], words, {**os.environ, **variables(), **own})
     from arr_coc.cli.loading import load
-    from arr_coc.gateway import check_port, check_secret, is_loopback
     from arr_coc.serving.app import Service
     from arr_coc.serving.app import serve as run
     from arr_coc.serving.engine import InProcessEngine
@@ -63,22 +88,32 @@ def serve(
     from arr_coc.serving.metrics import Metrics
     from arr_coc.serving.reading import Limits
 
-    check_port(host, port)
-    check_secret(host, api_key, "key", KEY)
-    set_verbosity(quiet)
     loaded = load(model, selector, encoding, quiet=quiet)
     loaded.keep = loaded.keep if dial is None else dial
-    name = Path(model).name if Path(model).exists() else model
     limits = Limits(max_body << 20, max_images, max_megapixels * 10**6, max_tokens)
     line = Line(InProcessEngine(loaded), Metrics(), batch, queue)
-    service = Service(line, name, limits, api_key, tuple(allow_media_domains or ()), is_loopback(host))
-    teller(quiet)(f"{name} answers at http://{f'[{host}]' if ':' in host else host}:{port}/v1 (Ctrl-C ends it)")
+    service = Service(line, name, limits, api_key, domains, is_loopback(host))
+    tell(f"{name} answers at {address} (Ctrl-C ends it)")
     run(service, host, port)
 
 
-def check_engine(engine: str) -> None:
-    """Refuse an engine that is not here."""
+def pick_engine(engine: str) -> str:
+    """plain or vllm: "auto" is vLLM where the version that is known is here, with CUDA. Refuses what is not here."""
     if engine not in ENGINES:
         raise ValueError(f"--engine {engine}: give {', '.join(ENGINES)}")
+    if engine == "plain":
+        return engine
+    from arr_coc.vllm import installed, trouble
+
+    why = trouble()
     if engine == "vllm":
-        raise ValueError("--engine vllm: vLLM is not a part of this version; leave --engine out, or give plain")
+        if why:
+            raise ValueError(f"--engine vllm: {why}; or leave --engine out")
+        return engine
+    if why:
+        if installed():
+            note(f"served plainly: {why}")
+        return "plain"
+    import torch
+
+    return "vllm" if torch.cuda.is_available() else "plain"

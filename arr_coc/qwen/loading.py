@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from huggingface_hub import try_to_load_from_cache
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, PretrainedConfig
+from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, GenerationConfig, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from arr_coc.config import ARRCOCConfig, check_generation
@@ -141,6 +141,29 @@ def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLa
     if not config.base_model:
         raise ValueError(f"{folder.name}: an adapter that does not name its base_model; save it with save_base=True")
     return resolve(config.base_model), config, layer
+
+
+def find_unadapted(source: str | Path) -> str:
+    """The base model for an engine that reads its weights by itself: as they are in its files, or not at all."""
+    if has_adapted(Path(resolve(source)) / ADAPTED):
+        raise ValueError(f"{Path(source).name}: stage 2 taught the model itself; save it whole, with save_base=True")
+    return find_adapter(source)[0]
+
+
+def family_of(base: str) -> str:
+    """One of `FAMILIES`, from a model's config."""
+    with _one_line(base):
+        said, _ = PretrainedConfig.get_config_dict(base)
+        check_family(said.get("model_type", ""))
+    return str(said["model_type"])
+
+
+def is_sampled(base: str) -> bool:
+    """Whether a model's own settings draw its answers; without any, the likeliest token is taken."""
+    try:
+        return bool(GenerationConfig.from_pretrained(base).do_sample)
+    except OSError:
+        return False
 
 
 def load_stock(

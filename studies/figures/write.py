@@ -18,6 +18,7 @@ from studies.figures.field import equal_table, field_table
 from studies.figures.look_twice import headline, look_twice_table
 from studies.figures.reliability import mutants_line, page_line, reliability_rows, reliability_runs
 from studies.figures.selector import selector_aims, selector_table, study_tables
+from studies.figures.serving import vllm_table
 from studies.figures.speed import (
     ask_line,
     equality_line,
@@ -156,6 +157,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "reliability rows": (reliability_rows, "reliability"),
         "mutants": (mutants_line, "mutants"),
     },
+    "docs/serving.md": {"vllm": (vllm_table, "serving-vllm")},
     "docs/training-mini.md": {
         "mini": (mini_aims, "mini"),
         "wide": (wide_table, "wide"),
