@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.config import FINE, POOLINGS, SCORERS, channel_names
+from arr_coc.config import DETAIL, FINE, POOLINGS, SCORERS, blind_names
 from arr_coc.records import QuestionTokens, TexturePyramid, constant_table
 
 SHARED = 96  # E
@@ -56,13 +56,14 @@ class InformationScorer(nn.Module):
 
     def __init__(self, channels: int = 13) -> None:
         super().__init__()
-        names = channel_names(channels)
-        self.variance_channel = names.index("within_cell_variance")
-        self.channel_logits = nn.Parameter(torch.zeros(channels))
+        self.names = blind_names(channels)
+        self.variance_channel = next(self.names.index(name) for name in DETAIL if name in self.names)
+        self.channel_logits = nn.Parameter(torch.zeros(len(self.names)))
         # A standard deviation of 1/2 is the most that values in [0, 1] can have.
         self.most_bits = 0.5 * torch.log2(torch.tensor(1 + (0.5 / GREY_LEVEL) ** 2, device="cpu")).item()
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
+        pyramid = pyramid.only(self.names)
         fine = pyramid.fine_BChw
         mean = F.avg_pool2d(fine, FINE)
         variance = (F.avg_pool2d(fine**2, FINE) - mean**2).clamp(min=0)
@@ -74,12 +75,14 @@ class InformationScorer(nn.Module):
         return torch.einsum("bchw,c->bhw", bits_BCHW, self.channel_logits.float().softmax(0)) / self.most_bits
 
 
-SALIENCY = ("spectral_residual", "colour_contrast", "local_contrast")
+SALIENCY = {"spectral_residual": 4.0, "colour_contrast": 4.0, "local_contrast": 4.0, "saliency": 8.0}
+"""How much each saliency channel that a set has decides in an untrained scorer."""
 
 
 def saliency(pyramid: TexturePyramid) -> Tensor:
     """What stands out, without training: the mean of the saliency channels, `[B, H, W]` in [0, 1]."""
-    return torch.stack([pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in SALIENCY], dim=1).mean(1)
+    found = [pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in SALIENCY if name in pyramid.names]
+    return torch.stack(found, dim=1).mean(1)
 
 
 class PerspectivalScorer(nn.Module):
@@ -88,7 +91,8 @@ class PerspectivalScorer(nn.Module):
     def __init__(self, channels: int = 13, seen: int = 0) -> None:
         """`seen` is the number of channels of sight beside the textures."""
         super().__init__()
-        names = channel_names(channels)
+        self.names = blind_names(channels)
+        channels = len(self.names)
         self.from_fine = nn.Conv2d(channels, 32, 3, stride=2, padding=1)
         self.from_middle = nn.Conv2d(channels, 32, 1)
         self.down = nn.Conv2d(32, 16, 3, stride=2, padding=1)
@@ -100,10 +104,11 @@ class PerspectivalScorer(nn.Module):
             # Untrained, the saliency channels decide; the CNN starts as a whisper beside them.
             self.to_score.weight.mul_(0.05)
             self.saliency.weight.zero_()
-            for name in SALIENCY:
-                self.saliency.weight[0, names.index(name)] = 4.0
+            for name in set(SALIENCY) & set(self.names):
+                self.saliency.weight[0, self.names.index(name)] = SALIENCY[name]
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
+        pyramid = pyramid.only(self.names)
         middle = F.gelu(self.from_fine(pyramid.fine_BChw) + self.from_middle(pyramid.middle_BChw))
         seen = () if pyramid.seen_BGHW is None else (pyramid.seen_BGHW,)
         cell = F.gelu(self.down(middle) + self.from_cell(torch.cat([pyramid.cell_BCHW, *seen], dim=1)))
