@@ -22,6 +22,7 @@ TENSIONS = ("particularize", "explore", "diversify")
 
 FINE = 4  # texture samples per cell and side at the finest level
 
+
 @dataclass(frozen=True, slots=True)
 class Channel:
     """What is known of a texture channel beside how it is measured (`arr_coc/texture`)."""

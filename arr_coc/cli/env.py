@@ -13,7 +13,10 @@ import typer
 from arr_coc.cli import typed
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "pillow", "numpy")
-EXTRAS = {"train": ("peft", "datasets"), "demo": ("gradio",), "serve": ("fastapi", "uvicorn", "python-multipart")}
+EXTRAS = {
+    **{"train": ("peft", "datasets"), "demo": ("gradio",), "text": ("rapidocr", "onnxruntime")},
+    "serve": ("fastapi", "uvicorn", "python-multipart"),
+}
 
 
 def env(

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.config import FINE, GROUPS
+from arr_coc.config import GROUPS
 from arr_coc.records import constant_table
 from arr_coc.texture.channels import Canvas, ambiguity, box, colour_clusters, position, sobel_magnitude
 

@@ -17,7 +17,7 @@ from arr_coc.texture.channels import Canvas, box, within_cell_variance
 logger = logging.getLogger(__name__)
 
 # Fitted by logistic regression on drawn documents (`studies/text_channel.py`): line, block, colour, constant.
-LINE, BLOCK, COLOUR, CONSTANT = 1.15, 3.63, -2.19, 3.34
+LINE, BLOCK, COLOUR, CONSTANT = 1.15, 3.61, -2.15, 3.38
 LEAST = 0.01  # detail and colour under it are noise
 
 Corners = list[list[float]]
@@ -26,18 +26,23 @@ Detector = Callable[[Any], list[Corners]]
 """A uint8 image `[h, w, 3]` (numpy) -> its text lines."""
 
 
-def text_likelihood(canvas: Canvas) -> Tensor:
-    """Strokes finer than a sample, going on along a line and in a block of lines, in little colour: [0, 1]."""
+def stroke_logs(canvas: Canvas) -> Tensor:
+    """Logarithms of the detail along a line, of that in a block of lines, and of the colour, `[B, 3, h, w]`."""
     detail = within_cell_variance(canvas, 1)
     line = F.avg_pool2d(F.pad(detail, (4, 4, 1, 1), mode="replicate"), (3, 9), stride=1)
     colour = (canvas.rgb_B3hw - canvas.luma_B1hw).norm(dim=1, keepdim=True)
     colour = F.avg_pool2d(F.pad(colour, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
-    parts = zip((LINE, BLOCK, COLOUR), (line, box(detail, 3), colour), strict=True)
-    return (sum(weight * (value + LEAST).log() for weight, value in parts) + CONSTANT).sigmoid()
+    return (torch.cat([line, box(detail, 3), colour], dim=1) + LEAST).log()
+
+
+def text_likelihood(canvas: Canvas) -> Tensor:
+    """Strokes finer than a sample, going on along a line and in a block of lines, in little colour: [0, 1]."""
+    line, block, colour = stroke_logs(canvas).split(1, dim=1)
+    return (LINE * line + BLOCK * block + COLOUR * colour + CONSTANT).sigmoid()
 
 
 @cache
-def _detector() -> Detector | None:
+def detector() -> Detector | None:
     """The detector of rapidocr, whose weights lie in its wheel; None, and a line that says how, without it."""
     try:
         from rapidocr import RapidOCR
@@ -55,15 +60,14 @@ def _detector() -> Detector | None:
 
 def text_detected(canvas: Canvas) -> Tensor:
     """How much of each sample lies in a text line that the detector found, [0, 1]; the filter where it is missing."""
-    detector = _detector()
-    if detector is None or canvas.image_B3hw is None:
+    find, image = detector(), canvas.image_B3hw
+    if find is None or image is None:
         return text_likelihood(canvas)
-    image = canvas.image_B3hw
     pixels = image if image.dtype == torch.uint8 else (image.float().clamp(0, 1) * 255).round().to(torch.uint8)
-    found = [detector(one.permute(1, 2, 0).contiguous().cpu().numpy()) for one in pixels]
+    found = [find(one.permute(1, 2, 0).contiguous().cpu().numpy()) for one in pixels]
     height, width = image.shape[-2:]
     masks = torch.stack([inside(lines, height, width) for lines in found]).unsqueeze(1)
-    return F.adaptive_avg_pool2d(masks, canvas.luma_B1hw.shape[-2:]).to(canvas.luma_B1hw)
+    return F.interpolate(masks, size=canvas.luma_B1hw.shape[-2:], mode="area").to(canvas.luma_B1hw)
 
 
 def inside(lines: list[Corners], height: int, width: int) -> Tensor:

@@ -83,6 +83,8 @@ def folded(network: SaliencyNetwork) -> SaliencyNetwork:
     """The network as it ships: normalisation folded into the convolutions."""
     network = network.eval()
     for name, norm in zip(("see", "halve", "quarter", "around", "beyond"), network.norms, strict=True):
+        assert isinstance(norm, nn.Sequential)
+        assert isinstance(norm[0], nn.BatchNorm2d)
         setattr(network, name, fuse_conv_bn_eval(getattr(network, name), norm[0]))
     network.norms = nn.ModuleList(nn.Identity() for _ in WIDTHS)
     return network
