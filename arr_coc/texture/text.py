@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arr_coc.config import FINE
 from arr_coc.texture.channels import Canvas, box, within_cell_variance
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,10 @@ def detector() -> Detector | None:
 
 
 def text_detected(canvas: Canvas) -> Tensor:
-    """How much of each sample lies in a text line that the detector found, [0, 1]; the filter where it is missing."""
+    """The most that a text line found by the detector covers of any sample of a cell, [0, 1], for the whole cell.
+
+    A line may be a third as high as a cell, and its mean would say so. Without the detector it is the filter.
+    """
     find, image = detector(), canvas.image_B3hw
     if find is None or image is None:
         return text_likelihood(canvas)
@@ -67,7 +71,8 @@ def text_detected(canvas: Canvas) -> Tensor:
     found = [find(one.permute(1, 2, 0).contiguous().cpu().numpy()) for one in pixels]
     height, width = image.shape[-2:]
     masks = torch.stack([inside(lines, height, width) for lines in found]).unsqueeze(1)
-    return F.interpolate(masks, size=canvas.luma_B1hw.shape[-2:], mode="area").to(canvas.luma_B1hw)
+    most = F.max_pool2d(F.interpolate(masks, size=canvas.luma_B1hw.shape[-2:], mode="area"), FINE)
+    return F.interpolate(most, scale_factor=FINE, mode="nearest").to(canvas.luma_B1hw)
 
 
 def inside(lines: list[Corners], height: int, width: int) -> Tensor:
@@ -75,8 +80,8 @@ def inside(lines: list[Corners], height: int, width: int) -> Tensor:
     mask = torch.zeros(height, width)
     for corners in lines:
         xs, ys = ([corner[axis] for corner in corners] for axis in (0, 1))
-        left, right = max(0, int(min(xs))), min(width, int(max(xs)) + 1)
-        top, bottom = max(0, int(min(ys))), min(height, int(max(ys)) + 1)
+        left, right = (min(max(0, int(end)), width) for end in (min(xs), max(xs) + 1))
+        top, bottom = (min(max(0, int(end)), height) for end in (min(ys), max(ys) + 1))
         y = torch.arange(top, bottom).view(-1, 1) + 0.5
         x = torch.arange(left, right) + 0.5
         ends = [*corners[1:], corners[0]]
