@@ -198,7 +198,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 23_500, 165, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 23_700, 165, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 
