@@ -9,6 +9,8 @@ B batch, C channels, H W grid of cells, L question tokens, D language-model widt
 Every scorer is called as `scorer(pyramid, question)` and gives `[B, H, W]` in [0, 1].
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from arr_coc.records import QuestionTokens, TexturePyramid, constant_table
 SHARED = 96  # E
 HEADS = 4
 ROUNDS = 2  # of deliberation between cells and question
+HEARD = 1024  # most places that a cell listens to: of more cells, means are heard, and cost grows as their number
 WAVES = 8  # wavelengths that say where a cell is, per axis and phase
 LEVELS = FINE * FINE + 4 + 1  # values of one channel that belong to one cell, all three scales together
 GREY_LEVEL = 1 / 255
@@ -153,7 +156,10 @@ class ParticipatoryScorer(nn.Module):
 
 
 class Deliberation(nn.Module):
-    """One round: cells hear the question, then their neighbours, then all other cells, then think for themselves."""
+    """One round: cells hear the question, then their neighbours, then all others, then think for themselves.
+
+    Above HEARD cells, areas of others are heard in place of single ones. Up to it nothing is pooled.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,8 +178,18 @@ class Deliberation(nn.Module):
         cells_BNE = cells_BNE + self.near(map_BEHW).flatten(2).transpose(1, 2)
         here = far(cells_BNE)
         placed = here + self.place(place_waves(*grid, cells_BNE.device))
-        cells_BNE = cells_BNE + self.far(placed, placed, here)
+        cells_BNE = cells_BNE + self.far(placed, at_most(placed, grid, HEARD), at_most(here, grid, HEARD))
         return cells_BNE + self.think(think(cells_BNE))
+
+
+def at_most(cells_BNE: Tensor, grid: tuple[int, int], most: int) -> Tensor:
+    """The cells of a grid, or of more than so many the means over areas of nearly equal size."""
+    height, width = grid
+    if height * width <= most:
+        return cells_BNE
+    rows = min(most, max(1, math.isqrt(most * height // width)))
+    map_BEHW = cells_BNE.transpose(1, 2).unflatten(2, grid)
+    return F.adaptive_avg_pool2d(map_BEHW, (min(rows, height), min(most // rows, width))).flatten(2).transpose(1, 2)
 
 
 class Attention(nn.Module):
