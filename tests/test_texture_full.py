@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from no_host_reads import NoHostReads
 from pictures import varied
 
 from arr_coc.config import CHANNEL_SETS, CHANNELS, GROUPS, blind_names, channel_names
@@ -168,6 +169,15 @@ def test_a_set_of_unknown_size_or_name_is_refused_in_one_line(channels, known):
     with pytest.raises(ValueError, match=known) as caught:
         generate_texture_array(flat(), GRID, channels)
     assert "\n" not in str(caught.value)
+
+
+def test_the_whole_array_can_be_recorded():
+    beside = {"glance": torch.randn(1, 24, 3, 5), "previous": varied(5), "history": torch.rand(1, 3, 4, 4)}
+    canvas = canvas_of(varied(4), GRID, **beside)
+    wanted = pyramid_of(canvas, 40)  # tables and weights are there from now on
+    with NoHostReads():
+        again = pyramid_of(canvas, 40)
+    assert torch.equal(again.cell_BCHW, wanted.cell_BCHW)
 
 
 def test_channels_by_name_are_those_of_the_whole_array():

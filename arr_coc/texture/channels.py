@@ -145,12 +145,15 @@ def cluster_ambiguity(canvas: Canvas) -> Tensor:
 # ---------------------------------------------------------------- channels defined on each level
 
 
-@constant_table
-def position_grid(height: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def places(height: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
     """y and x of each place, [2, h, w], 0 at the top and left, 1 at the bottom and right (0 for a single row)."""
     y = torch.linspace(0, 1, height, device=device, dtype=dtype) if height > 1 else torch.zeros(1, device=device)
     x = torch.linspace(0, 1, width, device=device, dtype=dtype) if width > 1 else torch.zeros(1, device=device)
     return torch.stack(torch.meshgrid(y.to(dtype), x.to(dtype), indexing="ij"))
+
+
+position_grid = constant_table(places)
+"""The same, kept: recordings keep the tables of their own grid alive (`qwen/graphs`)."""
 
 
 def position(canvas: Canvas, factor: int, axis: int) -> Tensor:

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.config import GROUPS
-from arr_coc.records import constant_table
 from arr_coc.texture.channels import Canvas, ambiguity, box, colour_clusters, position, sobel_magnitude
 
 EDGE = 0.08  # of a step from black to white: a sample with a stronger gradient lies on an edge
@@ -52,18 +51,12 @@ def nearest_distance(mark_B1hw: Tensor) -> Tensor:
     above = torch.where(mark_B1hw, place_h1, -far).cummax(-2).values
     below = torch.where(mark_B1hw, place_h1, 2 * far).flip(-2).cummin(-2).values.flip(-2)
     column_Bhw = torch.minimum(place_h1 - above, below - place_h1).square().flatten(0, 1)
-    steps_ww = position_steps(width, width, mark_B1hw.device)
+    place_w = torch.arange(width, device=mark_B1hw.device, dtype=torch.float32)
+    steps_ww = (place_w.view(-1, 1) - place_w).square()
     rows = max(1, CHUNK // (column_Bhw.shape[0] * width * width))
     parts = [(part.unsqueeze(-2) + steps_ww).amin(-1) for part in column_Bhw.split(rows, dim=1)]
     distance = torch.cat(parts, dim=1).sqrt().view(mark_B1hw.shape) / (height**2 + width**2) ** 0.5
     return distance.clamp(max=1)
-
-
-@constant_table
-def position_steps(height: int, width: int, device: torch.device) -> Tensor:
-    """Squared steps between places of a row, `[h, w]`."""
-    y, x = (torch.arange(size, device=device, dtype=torch.float32) for size in (height, width))
-    return (y.view(-1, 1) - x).square()
 
 
 def clusters(canvas: Canvas) -> Tensor:
@@ -72,7 +65,8 @@ def clusters(canvas: Canvas) -> Tensor:
     The last is the mean distance of its colour to those of the whole image. None depends on the order of clusters.
     """
     centres_BK3, distances_BNK = colour_clusters(canvas)
-    own_BNK = F.one_hot(distances_BNK.argmin(-1), distances_BNK.shape[-1]).to(centres_BK3.dtype)
+    number_K = torch.arange(centres_BK3.shape[1], device=centres_BK3.device)
+    own_BNK = (distances_BNK.argmin(-1, keepdim=True) == number_K).to(centres_BK3.dtype)
     share_BK1 = own_BNK.mean(1).unsqueeze(-1)
     apart_BK1 = torch.cdist(centres_BK3, centres_BK3) @ share_BK1 / 3**0.5
     told_BN2 = own_BNK @ torch.cat([share_BK1, apart_BK1], dim=-1)
@@ -122,7 +116,6 @@ def semantic(canvas: Canvas) -> Tensor:
     return _spread(told.sigmoid(), canvas)
 
 
-@constant_table
 def directions(count: int, width: int, device: torch.device) -> Tensor:
     """Orthonormal directions `[count, X]`: cosines of growing rate, the same on every machine; zeros beyond X - 1."""
     rate = torch.arange(1, count + 1, device=device, dtype=torch.float32).view(-1, 1)

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from arr_coc.records import constant_table
-from arr_coc.texture.channels import Canvas, colour_contrast, position_grid, within_cell_variance
+from arr_coc.texture.channels import Canvas, colour_contrast, places, within_cell_variance
 
 SIDE = 64  # samples of the longer side
 LEAST = 8  # of the shorter one: three halvings leave something
@@ -53,17 +52,16 @@ class SaliencyNetwork(nn.Module):
         return told + self.place(off_centre(*half, told.device))
 
 
-@constant_table
 def off_centre(height: int, width: int, device: torch.device) -> Tensor:
     """How far each place lies from the middle, `[1, 5, h, w]`: y, x, their squares and product; people look there."""
-    y, x = position_grid(height, width, device, torch.float32) - 0.5
+    y, x = places(height, width, device) - 0.5
     return torch.stack([y, x, y**2, x**2, x * y]).unsqueeze(0)
 
 
 def saliency_textures(canvas: Canvas) -> Tensor:
     """What the network reads, `[B, 9, h, w]`: colour, detail, edges along x and y, contrast of colour, place."""
-    place = position_grid(*canvas.luma_B1hw.shape[-2:], canvas.luma_B1hw.device, canvas.luma_B1hw.dtype)
-    place_B2hw = place.expand(canvas.luma_B1hw.shape[0], -1, -1, -1)
+    height, width = canvas.luma_B1hw.shape[-2:]
+    place_B2hw = places(height, width, canvas.luma_B1hw.device).expand(canvas.luma_B1hw.shape[0], -1, -1, -1)
     detail, contrast = within_cell_variance(canvas, 1), colour_contrast(canvas)
     return torch.cat([canvas.rgb_B3hw, detail, *canvas.gradients, contrast, place_B2hw], dim=1)
 
