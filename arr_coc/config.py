@@ -21,15 +21,52 @@ SCORERS = ("information", "perspectival", "participatory")
 TENSIONS = ("particularize", "explore", "diversify")
 
 FINE = 4  # texture samples per cell and side at the finest level
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What is known of a texture channel beside how it is measured (`arr_coc/texture`)."""
+
+    group: str
+    blind: bool = True
+    """Whether scorers that must not know the question, or what the model saw, may read it."""
+    costly: bool = False
+    """In no set: only who names it pays for it."""
+
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "colour": ("red", "green", "blue"),
+    "place": ("y", "x", "eccentricity"),
+    "edges": ("edges", "inverted_edges"),
+    "bands": ("high_pass", "low_pass"),
+    "motion": ("motion",),
+    "saliency": ("saliency",),
+    "distance": ("edge_distance",),
+    "clusters": ("cluster_ambiguity", "cluster_share", "cluster_contrast"),
+    "text": ("text_likelihood",),
+    "semantic": tuple(f"semantic_{number}" for number in range(16)),
+    "temporal": ("brighter", "darker", "colour_change", "detail_change"),
+    "history": ("looked_last", "looked_before", "looked_always"),
+}
+"""The whole texture array in its order, by group."""
+DETAIL = ("within_cell_variance", "high_pass")  # what a cell holds that is finer than it, in a set of either kind
+FOR_PARTICIPATORY = ("semantic", "history")  # they would hand question and glance to the blind scorers
 CHANNEL_SETS: dict[int, tuple[str, ...]] = {
     13: (
         *("red", "green", "blue", "y", "x"),
         *("sobel_x", "sobel_y", "sobel_magnitude"),
         *("spectral_residual", "colour_contrast", "local_contrast"),
         *("cluster_ambiguity", "within_cell_variance"),
-    )
+    ),
+    40: tuple(name for names in GROUPS.values() for name in names),
 }
 """Named texture channels by the size of the set."""
+CHANNELS: dict[str, Channel] = {
+    **{name: Channel("default") for name in CHANNEL_SETS[13]},
+    **{name: Channel(group, group not in FOR_PARTICIPATORY) for group, names in GROUPS.items() for name in names},
+    "text_detected": Channel("text", costly=True),
+}
+"""Every registered channel by its name."""
 
 Keep = float | int | str
 """One dial: a float in (0, 1] is the fraction KEPT, an int of 2 or more a number of tokens, "auto" leaves it open."""
@@ -173,12 +210,25 @@ class ARRCOCConfig:
         return cls(**data)
 
 
-def channel_names(channels: int) -> tuple[str, ...]:
-    """Names of the registered set with that many texture channels."""
+def channel_names(channels: int | Sequence[str]) -> tuple[str, ...]:
+    """Names of the registered set with that many texture channels; or channels by their names, as they are."""
+    if isinstance(channels, Sequence):
+        names = (channels,) if isinstance(channels, str) else tuple(channels)
+        for name in names:
+            if name not in CHANNELS:
+                raise ValueError(f"texture channel {name!r}: registered are {', '.join(CHANNELS)}")
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"texture channels {', '.join(names) or 'none'}: name at least one, and none twice")
+        return names
     if channels not in CHANNEL_SETS:
         sizes = ", ".join(map(str, CHANNEL_SETS))
         raise ValueError(f"texture_channels={channels}: registered sets have {sizes} channels")
     return CHANNEL_SETS[channels]
+
+
+def blind_names(channels: int | Sequence[str]) -> tuple[str, ...]:
+    """Those of a set that scorers may read which must know neither the question nor what the model saw."""
+    return tuple(name for name in channel_names(channels) if CHANNELS[name].blind)
 
 
 def check_keep(keep: Any) -> Keep:

@@ -9,16 +9,19 @@ B batch, C channels, H W grid of cells, L question tokens, D language-model widt
 Every scorer is called as `scorer(pyramid, question)` and gives `[B, H, W]` in [0, 1].
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.config import FINE, POOLINGS, SCORERS, channel_names
+from arr_coc.config import DETAIL, FINE, POOLINGS, SCORERS, blind_names
 from arr_coc.records import QuestionTokens, TexturePyramid, constant_table
 
 SHARED = 96  # E
 HEADS = 4
 ROUNDS = 2  # of deliberation between cells and question
+HEARD = 1024  # most places that a cell listens to: of more cells, means are heard, and cost grows as their number
 WAVES = 8  # wavelengths that say where a cell is, per axis and phase
 LEVELS = FINE * FINE + 4 + 1  # values of one channel that belong to one cell, all three scales together
 GREY_LEVEL = 1 / 255
@@ -56,13 +59,14 @@ class InformationScorer(nn.Module):
 
     def __init__(self, channels: int = 13) -> None:
         super().__init__()
-        names = channel_names(channels)
-        self.variance_channel = names.index("within_cell_variance")
-        self.channel_logits = nn.Parameter(torch.zeros(channels))
+        self.names = blind_names(channels)
+        self.variance_channel = next(self.names.index(name) for name in DETAIL if name in self.names)
+        self.channel_logits = nn.Parameter(torch.zeros(len(self.names)))
         # A standard deviation of 1/2 is the most that values in [0, 1] can have.
         self.most_bits = 0.5 * torch.log2(torch.tensor(1 + (0.5 / GREY_LEVEL) ** 2, device="cpu")).item()
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
+        pyramid = pyramid.only(self.names)
         fine = pyramid.fine_BChw
         mean = F.avg_pool2d(fine, FINE)
         variance = (F.avg_pool2d(fine**2, FINE) - mean**2).clamp(min=0)
@@ -74,12 +78,14 @@ class InformationScorer(nn.Module):
         return torch.einsum("bchw,c->bhw", bits_BCHW, self.channel_logits.float().softmax(0)) / self.most_bits
 
 
-SALIENCY = ("spectral_residual", "colour_contrast", "local_contrast")
+SALIENCY = {"spectral_residual": 4.0, "colour_contrast": 4.0, "local_contrast": 4.0, "saliency": 8.0}
+"""How much each saliency channel that a set has decides in an untrained scorer."""
 
 
 def saliency(pyramid: TexturePyramid) -> Tensor:
     """What stands out, without training: the mean of the saliency channels, `[B, H, W]` in [0, 1]."""
-    return torch.stack([pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in SALIENCY], dim=1).mean(1)
+    found = [pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in SALIENCY if name in pyramid.names]
+    return torch.stack(found, dim=1).mean(1)
 
 
 class PerspectivalScorer(nn.Module):
@@ -88,7 +94,8 @@ class PerspectivalScorer(nn.Module):
     def __init__(self, channels: int = 13, seen: int = 0) -> None:
         """`seen` is the number of channels of sight beside the textures."""
         super().__init__()
-        names = channel_names(channels)
+        self.names = blind_names(channels)
+        channels = len(self.names)
         self.from_fine = nn.Conv2d(channels, 32, 3, stride=2, padding=1)
         self.from_middle = nn.Conv2d(channels, 32, 1)
         self.down = nn.Conv2d(32, 16, 3, stride=2, padding=1)
@@ -100,10 +107,11 @@ class PerspectivalScorer(nn.Module):
             # Untrained, the saliency channels decide; the CNN starts as a whisper beside them.
             self.to_score.weight.mul_(0.05)
             self.saliency.weight.zero_()
-            for name in SALIENCY:
-                self.saliency.weight[0, names.index(name)] = 4.0
+            for name in set(SALIENCY) & set(self.names):
+                self.saliency.weight[0, self.names.index(name)] = SALIENCY[name]
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
+        pyramid = pyramid.only(self.names)
         middle = F.gelu(self.from_fine(pyramid.fine_BChw) + self.from_middle(pyramid.middle_BChw))
         seen = () if pyramid.seen_BGHW is None else (pyramid.seen_BGHW,)
         cell = F.gelu(self.down(middle) + self.from_cell(torch.cat([pyramid.cell_BCHW, *seen], dim=1)))
@@ -148,7 +156,10 @@ class ParticipatoryScorer(nn.Module):
 
 
 class Deliberation(nn.Module):
-    """One round: cells hear the question, then their neighbours, then all other cells, then think for themselves."""
+    """One round: cells hear the question, then their neighbours, then all others, then think for themselves.
+
+    Above HEARD cells, areas of others are heard in place of single ones. Up to it nothing is pooled.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,8 +178,18 @@ class Deliberation(nn.Module):
         cells_BNE = cells_BNE + self.near(map_BEHW).flatten(2).transpose(1, 2)
         here = far(cells_BNE)
         placed = here + self.place(place_waves(*grid, cells_BNE.device))
-        cells_BNE = cells_BNE + self.far(placed, placed, here)
+        cells_BNE = cells_BNE + self.far(placed, at_most(placed, grid, HEARD), at_most(here, grid, HEARD))
         return cells_BNE + self.think(think(cells_BNE))
+
+
+def at_most(cells_BNE: Tensor, grid: tuple[int, int], most: int) -> Tensor:
+    """The cells of a grid, or of more than so many the means over areas of nearly equal size."""
+    height, width = grid
+    if height * width <= most:
+        return cells_BNE
+    rows = min(most, max(1, math.isqrt(most * height // width)))
+    map_BEHW = cells_BNE.transpose(1, 2).unflatten(2, grid)
+    return F.adaptive_avg_pool2d(map_BEHW, (min(rows, height), min(most // rows, width))).flatten(2).transpose(1, 2)
 
 
 class Attention(nn.Module):

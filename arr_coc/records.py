@@ -64,6 +64,17 @@ class TexturePyramid:
         levels = self.fine_BChw[image_R], self.middle_BChw[image_R], self.cell_BCHW[image_R]
         return TexturePyramid(*levels, self.names, self.spread_B[image_R], seen)
 
+    def only(self, names: tuple[str, ...]) -> "TexturePyramid":
+        """With those channels alone, in that order; itself where it has no others."""
+        if names == self.names:
+            return self
+        places = [self.names.index(name) for name in names]
+        fine, middle, cell = (
+            torch.stack([level[:, place] for place in places], dim=1)
+            for level in (self.fine_BChw, self.middle_BChw, self.cell_BCHW)
+        )
+        return TexturePyramid(fine, middle, cell, names, self.spread_B, self.seen_BGHW)
+
     @property
     def levels(self) -> tuple[Tensor, ...]:
         """All tensors, as `together` takes them."""

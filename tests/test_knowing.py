@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.config import SCORERS
-from arr_coc.knowing import ROUNDS, Knowing, QuestionPooler, listening_dtype
+from arr_coc.knowing import ROUNDS, SHARED, Deliberation, Knowing, QuestionPooler, at_most, listening_dtype
 from arr_coc.records import QuestionTokens
 from arr_coc.texture import texture_pyramid
 
@@ -162,3 +162,26 @@ def test_poolings_by_name():
         QuestionPooler(DIM, "sum")
     with pytest.raises(ValueError, match="query_embeds"):
         QuestionTokens.of(torch.randn(3))
+
+
+@pytest.mark.parametrize("grid", [(64, 64), (1, 5000), (5000, 1), (100, 30), (33, 32), (2, 2000)])
+def test_of_many_cells_areas_are_heard_and_no_more_than_so_many(grid):
+    cells = torch.randn(2, grid[0] * grid[1], 4)
+    heard = at_most(cells, grid, 1024)
+    assert 512 <= heard.shape[1] <= 1024
+    assert torch.allclose(at_most(torch.ones_like(cells), grid, 1024), torch.ones_like(heard))
+    if grid == (64, 64):
+        whole = cells.transpose(1, 2).unflatten(2, grid)
+        assert torch.allclose(heard, F.avg_pool2d(whole, 2).flatten(2).transpose(1, 2), atol=1e-6)
+
+
+def test_up_to_that_number_every_cell_is_heard(monkeypatch):
+    torch.manual_seed(0)
+    one_round = Deliberation().eval()
+    cells, tokens = torch.randn(1, 1024, SHARED), torch.randn(1, 3, SHARED)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    heard = one_round(cells, tokens, mask, (32, 32))
+    monkeypatch.setattr("arr_coc.knowing.HEARD", 1 << 30)
+    assert torch.equal(heard, one_round(cells, tokens, mask, (32, 32)))
+    monkeypatch.setattr("arr_coc.knowing.HEARD", 256)
+    assert not torch.equal(heard, one_round(cells, tokens, mask, (32, 32)))

@@ -14,7 +14,10 @@ from arr_coc.cli import typed
 from arr_coc.qwen.finding import is_offline
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "pillow", "numpy")
-EXTRAS = {"train": ("peft", "datasets"), "demo": ("gradio",), "serve": ("fastapi", "uvicorn", "python-multipart")}
+EXTRAS = {
+    **{"train": ("peft", "datasets"), "demo": ("gradio",), "text": ("rapidocr", "onnxruntime")},
+    "serve": ("fastapi", "uvicorn", "python-multipart"),
+}
 
 
 def env(

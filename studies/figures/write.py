@@ -36,6 +36,7 @@ from studies.figures.stock import (
     stock_runs,
     stock_tables,
 )
+from studies.figures.textures import saliency_table, text_table, texture_cost
 from studies.mini.card import SPLITS
 
 ROOT = Path(__file__).parents[2]
@@ -169,6 +170,11 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "counting falls": (counting_falls, "effects"),
     },
     "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
+    "docs/textures.md": {
+        "texture cost": (texture_cost, "speed-textures"),
+        "saliency": (saliency_table, "saliency"),
+        "text": (text_table, "text-channel"),
+    },
     "docs/speed.md": {
         "aims": (speed_aims, "speed-gpu"),
         "growth": (speed_growth, "speed-gpu"),

@@ -86,7 +86,8 @@ def without_textures(channels: Sequence[int]) -> Alteration:
 
     def change(pyramid: TexturePyramid) -> TexturePyramid:
         fine, middle, cell = flat(pyramid.fine_BChw), flat(pyramid.middle_BChw), flat(pyramid.cell_BCHW)
-        return TexturePyramid(fine, middle, cell, pyramid.names, detail_spread(cell, pyramid.names))
+        detail = cell[:, pyramid.names.index("within_cell_variance")]
+        return TexturePyramid(fine, middle, cell, pyramid.names, detail_spread(detail))
 
     return Alteration(textures=change)
 

@@ -1,38 +1,40 @@
-"""Image -> texture pyramid: named channels on a grid, at three scales, computed from the pixels alone.
+"""The canvas that channels are measured on, and the measures of the 13 that are the default.
 
-B batch, C channels, H W grid of cells (one cell is one visual token), h w any finer grid.
-
-The image is pooled to the finest level (4 x 4 samples a cell: 8 px each at Qwen3-VL's 32 px cell) before anything else,
-so memory does not grow with the channels. Every value is in [0, 1]. A fine channel is measured once on the finest
-level, and coarser levels average it. A level channel is measured on each level itself: position (the top row is 0, the
-bottom row 1) and within-cell variance.
+B batch, C channels, H W grid of cells, h w the finest level (4 x 4 samples a cell) or any coarser one, X width of a
+ViT, T earlier looks.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.config import FINE, channel_names
-from arr_coc.records import TexturePyramid, constant_table
+from arr_coc.config import FINE
+from arr_coc.records import constant_table
 
 LUMA = (0.299, 0.587, 0.114)
 EPS = 1e-6
 CENTRES = 4  # of colours
 KMEANS_STEPS = 6
-LEAST_DETAIL = 0.05  # mean detail under which an image is flat, not noisy
 
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """What channels are computed from: the image and its squared luma, pooled to the finest level, and gradients."""
+    """What channels are computed from: the image and its squared luma, pooled to the finest level, and gradients.
+
+    Beside them what may be known of it: the image as it came, the canvas of the frame before, what the model's ViT saw
+    at a glance, maps of where earlier questions looked (newest last). What is None makes channels of zeros.
+    """
 
     rgb_B3hw: Tensor
     luma_B1hw: Tensor
     luma_squared_B1hw: Tensor
     gradients: tuple[Tensor, Tensor]
+    image_B3hw: Tensor | None = None
+    previous: "Canvas | None" = None
+    glance_BXhw: Tensor | None = None
+    history_BThw: Tensor | None = None
 
     @classmethod
     def of(cls, rgb_B3hw: Tensor, luma_B1hw: Tensor, luma_squared_B1hw: Tensor) -> "Canvas":
@@ -55,7 +57,7 @@ def sobel_magnitude(canvas: Canvas) -> Tensor:
     return (across**2 + down**2).sqrt() / 2**0.5
 
 
-def _box(x_BChw: Tensor, cells: int) -> Tensor:
+def box(x_BChw: Tensor, cells: int) -> Tensor:
     """Mean over a square of `cells` cells a side, the border repeated outwards."""
     size = cells * FINE + 1
     margin = size // 2
@@ -84,13 +86,13 @@ def colour_contrast(canvas: Canvas) -> Tensor:
     """Distance of the chroma (without luma) to that of a surround of 5 cells, in [0, 1]."""
     red, green, blue = canvas.rgb_B3hw.unbind(dim=1)
     chroma_B2hw = torch.stack([(red - green) / 2, (blue - (red + green) / 2) / 2], dim=1)
-    return (chroma_B2hw - _box(chroma_B2hw, 5)).norm(dim=1, keepdim=True).clamp(max=1)
+    return (chroma_B2hw - box(chroma_B2hw, 5)).norm(dim=1, keepdim=True).clamp(max=1)
 
 
 def local_contrast(canvas: Canvas) -> Tensor:
     """Twice the standard deviation of the pooled luma over 3 cells: what differs between neighbours, in [0, 1]."""
     luma = canvas.luma_B1hw
-    return 2 * (_box(luma**2, 3) - _box(luma, 3) ** 2).clamp(min=EPS**2).sqrt() - 2 * EPS
+    return 2 * (box(luma**2, 3) - box(luma, 3) ** 2).clamp(min=EPS**2).sqrt() - 2 * EPS
 
 
 def _kmeans(points_BN3: Tensor) -> Tensor:
@@ -118,30 +120,40 @@ def _farthest(points_BN3: Tensor, centres_BK3: Tensor) -> Tensor:
     return points_BN3.gather(1, index.view(-1, 1, 1).expand(-1, 1, 3))
 
 
-def cluster_ambiguity(canvas: Canvas) -> Tensor:
-    """Distance of a colour to its nearest k-means centre over that to the second nearest: 0 typical, 1 in between."""
+def colour_clusters(canvas: Canvas) -> tuple[Tensor, Tensor]:
+    """Colour centres `[B, CENTRES, 3]`, and the squared distance of every sample to each, `[B, N, CENTRES]`."""
     rgb = canvas.rgb_B3hw.float()
-    cells_BN3 = F.avg_pool2d(rgb, FINE).flatten(2).transpose(1, 2)
-    centres = _kmeans(cells_BN3)
-    distances_BNK = _squared(rgb.flatten(2).transpose(1, 2), centres)
+    centres = _kmeans(F.avg_pool2d(rgb, FINE).flatten(2).transpose(1, 2))
+    return centres, _squared(rgb.flatten(2).transpose(1, 2), centres)
+
+
+def ambiguity(distances_BNK: Tensor, canvas: Canvas) -> Tensor:
+    """Distance of a colour to its nearest centre over that to the second nearest: 0 typical, 1 in between."""
     # Not topk, which takes a block of a GPU for each place.
     nearest_BN1 = distances_BNK.argmin(-1, keepdim=True)
     first_BN = distances_BNK.amin(-1).sqrt()
     second_BN = distances_BNK.scatter(-1, nearest_BN1, torch.inf).amin(-1).sqrt()
     # A quarter of a grey level of slack: colours that differ by rounding only are the same colour.
     ratio = (first_BN - 1e-3).clamp(min=0) / (second_BN + 1e-3)
-    return ratio.view(rgb.shape[0], 1, *rgb.shape[-2:]).to(canvas.rgb_B3hw.dtype)
+    return ratio.view(canvas.luma_B1hw.shape).to(canvas.rgb_B3hw.dtype)
+
+
+def cluster_ambiguity(canvas: Canvas) -> Tensor:
+    return ambiguity(colour_clusters(canvas)[1], canvas)
 
 
 # ---------------------------------------------------------------- channels defined on each level
 
 
-@constant_table
-def position_grid(height: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def places(height: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
     """y and x of each place, [2, h, w], 0 at the top and left, 1 at the bottom and right (0 for a single row)."""
     y = torch.linspace(0, 1, height, device=device, dtype=dtype) if height > 1 else torch.zeros(1, device=device)
     x = torch.linspace(0, 1, width, device=device, dtype=dtype) if width > 1 else torch.zeros(1, device=device)
     return torch.stack(torch.meshgrid(y.to(dtype), x.to(dtype), indexing="ij"))
+
+
+position_grid = constant_table(places)
+"""The same, kept: recordings keep the tables of their own grid alive (`qwen/graphs`)."""
 
 
 def position(canvas: Canvas, factor: int, axis: int) -> Tensor:
@@ -159,29 +171,7 @@ def within_cell_variance(canvas: Canvas, factor: int) -> Tensor:
     return 2 * (mean_of_squares - mean**2 - 2e-7).clamp(min=0).sqrt()
 
 
-FineFunction = Callable[[Canvas], Tensor]
-LevelFunction = Callable[[Canvas, int], Tensor]
-
-FINE_CHANNELS: dict[str, FineFunction] = {
-    "red": lambda canvas: canvas.rgb_B3hw[:, 0:1],
-    "green": lambda canvas: canvas.rgb_B3hw[:, 1:2],
-    "blue": lambda canvas: canvas.rgb_B3hw[:, 2:3],
-    "sobel_x": lambda canvas: canvas.gradients[0],
-    "sobel_y": lambda canvas: canvas.gradients[1],
-    "sobel_magnitude": sobel_magnitude,
-    "spectral_residual": spectral_residual,
-    "colour_contrast": colour_contrast,
-    "local_contrast": local_contrast,
-    "cluster_ambiguity": cluster_ambiguity,
-}
-LEVEL_CHANNELS: dict[str, LevelFunction] = {
-    "y": lambda canvas, factor: position(canvas, factor, 0),
-    "x": lambda canvas, factor: position(canvas, factor, 1),
-    "within_cell_variance": within_cell_variance,
-}
-
-
-# ---------------------------------------------------------------- the pyramid
+# ---------------------------------------------------------------- the canvas of an image
 
 
 def _as_image(image: Tensor) -> Tensor:
@@ -198,58 +188,41 @@ def _as_image(image: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def canvas_of(image: Tensor, grid_size: int | tuple[int, int]) -> Canvas:
-    """An image pooled to the finest level of a grid of cells (int or (H, W))."""
+def canvas_of(
+    image: Tensor,
+    grid_size: int | tuple[int, int],
+    glance: Tensor | None = None,
+    previous: Tensor | None = None,
+    history: Tensor | None = None,
+) -> Canvas:
+    """An image pooled to the finest level of a grid of cells (int or (H, W)), with what is known beside it.
+
+    `glance` is `[B, X, h, w]`, `previous` the frame before, like the image, `history` `[B, T, h, w]` maps in [0, 1],
+    newest last; of any grid, and for a single image also without B.
+    """
     rgb = _as_image(image)
     height, width = (grid_size, grid_size) if isinstance(grid_size, int) else grid_size
     if height < 1 or width < 1:
         raise ValueError(f"grid_size={grid_size}: expected at least one cell each way")
     size = (height * FINE, width * FINE)
     luma = (rgb * rgb.new_tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
-    return Canvas.of(
+    canvas = Canvas.of(
         rgb_B3hw=F.adaptive_avg_pool2d(rgb, size),
         luma_B1hw=F.adaptive_avg_pool2d(luma, size),
         luma_squared_B1hw=F.adaptive_avg_pool2d(luma**2, size),
     )
+    return replace(
+        canvas,
+        image_B3hw=image if image.ndim == 4 else image.unsqueeze(0),
+        previous=None if previous is None else canvas_of(_beside(previous, rgb, "previous"), (height, width)),
+        glance_BXhw=None if glance is None else _beside(glance, rgb, "glance").float(),
+        history_BThw=None if history is None else _beside(history, rgb, "history").float().clamp(0, 1),
+    )
 
 
-def detail_spread(cell_BCHW: Tensor, names: tuple[str, ...]) -> Tensor:
-    """How unevenly detail lies over the cells, relative to its mean: `[B]`; infinite where an image is flat.
-
-    Noise 0.02, blocks 0.15, splatter 0.46 to 0.70; drawn scenes 0.65 to 6.
-    """
-    detail_BN = cell_BCHW[:, names.index("within_cell_variance")].flatten(1)
-    mean_B = detail_BN.mean(-1)
-    spread_B = (detail_BN - mean_B.unsqueeze(-1)).square().mean(-1).sqrt() / mean_B.clamp(min=LEAST_DETAIL)
-    return torch.where(mean_B > LEAST_DETAIL, spread_B, torch.full_like(spread_B, torch.inf))
-
-
-@torch.no_grad()
-def pyramid_of(canvas: Canvas, channels: int = 13) -> TexturePyramid:
-    """The registered set of `channels` channels of a pooled image, at three scales. Reads nothing back to the host."""
-    names = channel_names(channels)
-    pooled = [name for name in names if name in FINE_CHANNELS]
-    fine_BChw = torch.cat([FINE_CHANNELS[name](canvas) for name in pooled], dim=1)
-
-    def level(factor: int) -> Tensor:
-        # All channels in one pool: on a GPU it is the number of launches that costs.
-        coarse = fine_BChw if factor == 1 else F.avg_pool2d(fine_BChw, factor)
-        maps = dict(zip(pooled, coarse.split(1, dim=1), strict=True))
-        every = [maps[name] if name in maps else LEVEL_CHANNELS[name](canvas, factor) for name in names]
-        return torch.cat(every, dim=1).clamp(0, 1)
-
-    cell_BCHW = level(FINE)
-    return TexturePyramid(level(1), level(FINE // 2), cell_BCHW, names, detail_spread(cell_BCHW, names))
-
-
-def texture_pyramid(image: Tensor, grid_size: int | tuple[int, int], channels: int = 13) -> TexturePyramid:
-    """The registered set of `channels` channels of an image, on `grid_size` cells (int or (H, W)), at three scales."""
-    return pyramid_of(canvas_of(image, grid_size), channels)
-
-
-def generate_texture_array(image: Tensor, grid_size: int | tuple[int, int] = 32, channels: int = 13) -> Tensor:
-    """Textures of an image on a grid of cells: [B, channels, H, W], each in [0, 1], without a graph.
-
-    `image` is uint8 0..255 or float 0..1, [3, h, w] or [B, 3, h, w]; `grid_size` a number of cells or (H, W).
-    """
-    return texture_pyramid(image, grid_size, channels).cell_BCHW
+def _beside(given: Tensor, rgb_B3hw: Tensor, name: str) -> Tensor:
+    """What is known beside an image, on its device, one for each image of the batch."""
+    given = given.unsqueeze(0) if given.ndim == 3 else given
+    if given.ndim != 4 or given.shape[0] != rgb_B3hw.shape[0] or 0 in given.shape:
+        raise ValueError(f"{name} has shape {tuple(given.shape)}: expected one [C, h, w] for each of the image's batch")
+    return given.to(rgb_B3hw.device)

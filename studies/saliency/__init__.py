@@ -1,0 +1,1 @@
+"""Where people look: training and measuring the saliency network that ships."""
