@@ -144,8 +144,10 @@ class Chooser(nn.Module):
 
         In place of images, model inputs as `encode_question` returns them. An answer has these among its notices.
         """
-        is_encoded = isinstance(images, Mapping)
-        seen = images.get("original_image", []) if is_encoded else [byte_tensor(one) for one in read_images(images)]
+        if isinstance(images, Mapping):
+            seen = images.get("original_image", [])
+        else:
+            seen = [byte_tensor(one) for one in read_images(images)]
         of_pictures = picture_notices(self.model, seen, self.geometry)
         return of_pictures + (words_notices(self.processor.tokenizer, question) if self.processor is not None else [])
 

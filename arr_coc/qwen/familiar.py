@@ -71,7 +71,7 @@ def meant(tokenizer: Any, question: str) -> str:
             return low
         if len(word) < 2 or word.isupper() or word in vocabulary:
             return word
-        forms = (low, CALLED.get(low), *singulars(low), f"{low}s")
+        forms = (low, CALLED.get(low, low), *singulars(low), f"{low}s")
         return next((form for form in forms if form in vocabulary), word)
 
     for pattern, form in SHORT:
