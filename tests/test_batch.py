@@ -16,7 +16,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from pyarrow import parquet
@@ -201,6 +201,7 @@ def test_an_address_may_follow(typed, read):
 ROWS = [Asked(str(number), ("one.png",), f"what? {number}") for number in range(6)]
 
 
+@settings(deadline=None)  # of files on a disk that others use too
 @given(cut=st.integers(0, 2000), table=st.booleans())
 def test_whatever_is_cut_off_is_asked_again(tmp_path_factory, cut, table):
     """A file that ends anywhere, as after a kill: whole lines stay, the rest is written once more."""
