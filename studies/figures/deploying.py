@@ -39,19 +39,16 @@ def batch_line(results: dict[str, Any]) -> str:
     """Ray against the loop, as it was measured: every run, since a busy machine makes them differ."""
     loop, ray = (", ".join(str(run["rows_a_second"]) for run in results["runs"][name]) for name in ("plain", "ray"))
     starts = f"{results['plain_start_s']:.0f} s and {results['ray_start_s']:.0f} s"
-    return (
-        f"mini on {results['cores']} cores, {results['rows']} rows of {results['side']} px, in turns: {loop} rows a "
-        f"second without Ray, {ray} by {results['workers']} workers, once started (the best of each: x{results['ratio']}); "
-        f"their first rows came after {starts}. With a load of {results['load']} from other work, that is no more than a "
-        f"hint."
-    )
+    what = f"mini on {results['cores']} cores, {results['rows']} rows of {results['side']} px, in turns"
+    by = f"{ray} by {results['workers']} workers, once started (the best of each: x{results['ratio']})"
+    busy = f"With a load of {results['load']} from other work, that is no more than a hint."
+    return f"{what}: {loop} rows a second without Ray, {by}; their first rows came after {starts}. {busy}"
 
 
 def together_line(results: dict[str, Any]) -> str:
     """The plain server, one by one and in batches."""
     how = f"{results['images']} images of {results['side']} px by {results['clients']} clients at once, dials mixed"
     ratios = f"x{results['wall_s_ratio']} by the clock, x{results['cpu_s_ratio']} in seconds of a core"
-    return (
-        f"{results['model']}, {results['threads']} threads of torch, {how}: batches of {results['batch']} are {ratios} "
-        f"of one by one, {results['equal']} of {results['images']} answers and counts equal. The machine had other work."
-    )
+    equal = f"{results['equal']} of {results['images']} answers and counts are equal"
+    what = f"{results['model']} (threads of torch: {results['threads']}), {how}"
+    return f"{what}: batches of {results['batch']} against one by one {ratios}; {equal}. The machine had other work."
