@@ -16,14 +16,14 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from pyarrow import parquet
 from slow_batch import Slow, slowly
 
-from arr_coc.batch.asked import Asked, read_asked
-from arr_coc.batch.job import Desk, Job
+from arr_coc.batch.asked import AskedRow, read_asked
+from arr_coc.batch.job import BatchJob, Desk
 from arr_coc.batch.results import Results, record_of
 from arr_coc.cli import batch, run
 from arr_coc.qwen import ARRCOCQwen
@@ -198,9 +198,10 @@ def test_an_address_may_follow(typed, read):
 
 # ---------------------------------------------------------------- going on
 
-ROWS = [Asked(str(number), ("one.png",), f"what? {number}") for number in range(6)]
+ROWS = [AskedRow(str(number), ("one.png",), f"what? {number}") for number in range(6)]
 
 
+@settings(deadline=None)  # of files on a disk that others use too
 @given(cut=st.integers(0, 2000), table=st.booleans())
 def test_whatever_is_cut_off_is_asked_again(tmp_path_factory, cut, table):
     """A file that ends anywhere, as after a kill: whole lines stay, the rest is written once more."""
@@ -330,11 +331,11 @@ def test_rows_are_answered_as_ask_answers(tmp_path):
     for number, picture in enumerate(pictures):
         picture.save(tmp_path / f"{number}.png")
     dials = ("auto", 0.25, 1.0, 9, None)
-    rows = [Asked(str(n), (f"{n % 2}.png",), QUESTIONS[n % 3], dial) for n, dial in enumerate(dials)]
-    rows.append(Asked("two", ("0.png", "1.png"), QUESTIONS[0], 0.5))
+    rows = [AskedRow(str(n), (f"{n % 2}.png",), QUESTIONS[n % 3], dial) for n, dial in enumerate(dials)]
+    rows.append(AskedRow("two", ("0.png", "1.png"), QUESTIONS[0], 0.5))
     from arr_coc.serving.engine import InProcessEngine
 
-    desk = Desk(Job(lambda: InProcessEngine(owner), "mini", 0.5, tmp_path, batch=4))
+    desk = Desk(BatchJob(lambda: InProcessEngine(owner), "mini", 0.5, tmp_path, batch=4))
     found = {record["id"]: record for record in desk.answer(rows)}
     desk.close()
     assert found.keys() == {row.id for row in rows}

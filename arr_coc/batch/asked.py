@@ -27,7 +27,7 @@ Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedRow:
     """One row. `id` is its own, or the number of the row from 1, or the path of the image in a folder."""
 
     id: str
@@ -37,7 +37,7 @@ class Asked:
     error: str = ""  # why it cannot be asked
 
 
-def read_asked(source: Path, questions: Sequence[str] = ()) -> Iterator[Asked]:
+def read_asked(source: Path, questions: Sequence[str] = ()) -> Iterator[AskedRow]:
     """Every row, each under an id of its own; `questions` are for the images of a folder that has none."""
     seen: set[str] = set()
     for number, given in enumerate(_given(source, questions), start=1):
@@ -73,7 +73,7 @@ def _given(source: Path, questions: Sequence[str]) -> Iterable[Given]:
 # ---------------------------------------------------------------- one row
 
 
-def _parsed(number: int, given: Given) -> Asked:
+def _parsed(number: int, given: Given) -> AskedRow:
     """A row as it can be asked; the first thing that is wrong with it is its error."""
     problems = [str(given)] if isinstance(given, BadRow) else []
     row = {} if isinstance(given, BadRow) else given
@@ -89,7 +89,7 @@ def _parsed(number: int, given: Given) -> Asked:
     images = part(lambda: _images(row.get("image")), tuple[str, ...]())
     question = part(lambda: as_text(row, "question"), "")
     keep = part(lambda: read_dial(row.get("keep")), None)
-    return Asked(_whole(name), images, question, keep, _whole(problems[0]) if problems else "")
+    return AskedRow(_whole(name), images, question, keep, _whole(problems[0]) if problems else "")
 
 
 def _images(value: Any) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
-from arr_coc.batch.asked import Asked
-from arr_coc.batch.job import Desk, Job
+from arr_coc.batch.asked import AskedRow
+from arr_coc.batch.job import BatchJob, Desk
 from arr_coc.batch.results import Record
 from arr_coc.comparing import is_device_lost
 
@@ -31,13 +31,13 @@ def check_ray() -> None:
 class Worker:
     """In a process of its own: a desk that is given tables of rows and gives tables of records."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BatchJob) -> None:
         self.desk = Desk(job)
 
     def __call__(self, table: Any) -> Any:
         import pyarrow
 
-        rows = [Asked(**{**one, "image": tuple(one["image"])}) for one in map(json.loads, table["row"].to_pylist())]
+        rows = [AskedRow(**{**one, "image": tuple(one["image"])}) for one in map(json.loads, table["row"].to_pylist())]
         try:
             return pyarrow.table({"record": [json.dumps(record) for record in self.desk.answer(rows)]})
         except RuntimeError as error:
@@ -49,7 +49,7 @@ class Worker:
 class Cluster:
     """Ray, as long as a job needs it. `workers` 0: one for each GPU, else for each core but one."""
 
-    def __init__(self, job: Job, address: str, workers: int = 0) -> None:
+    def __init__(self, job: BatchJob, address: str, workers: int = 0) -> None:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it is read when Ray is imported
         import ray
         import ray.data
@@ -68,7 +68,7 @@ class Cluster:
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
 
-    def answer(self, rows: Iterable[Asked]) -> Iterator[Record]:
+    def answer(self, rows: Iterable[AskedRow]) -> Iterator[Record]:
         """The record of every row, as blocks of them are answered."""
         data, size = self.ray.data, BLOCK * self.job.batch
         items = [{"row": json.dumps(asdict(row))} for row in rows]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from arr_coc.batch.asked import Asked
+from arr_coc.batch.asked import AskedRow
 from arr_coc.batch.results import Record, Results, record_of
 from arr_coc.comparing import is_device_lost
 from arr_coc.config import Keep
@@ -24,11 +24,11 @@ AHEAD = 4  # batches of rows that are read before they are answered
 MOST_PIXELS = MOST_PIXELS_IN_ALL // 4  # of their images, but any row alone
 LONGEST_ERROR = 500  # characters
 
-Answer = Callable[[Iterable[Asked]], Iterable[Record]]
+Answer = Callable[[Iterable[AskedRow]], Iterable[Record]]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BatchJob:
     """What answers rows, and how. It is sent to workers: `load` can be pickled."""
 
     load: Callable[[], Engine]
@@ -38,11 +38,13 @@ class Job:
     max_tokens: int = 128
     batch: int = 8  # rows that are answered together
 
-    def record(self, row: Asked, outcome: Finished | str) -> Record:
+    def record(self, row: AskedRow, outcome: Finished | str) -> Record:
         return record_of(row, self.model, self.keep, outcome)
 
 
-def run(job: Job, rows: Iterable[Asked], answer: Answer, results: Results, note: Callable[[Record], None]) -> None:
+def run(
+    job: BatchJob, rows: Iterable[AskedRow], answer: Answer, results: Results, note: Callable[[Record], None]
+) -> None:
     """Answer what has no record yet; every record is told to `note` once it is written."""
     waiting = (row for row in rows if not results.is_done(job.record(row, "")))
     for record in answer(waiting):
@@ -53,12 +55,12 @@ def run(job: Job, rows: Iterable[Asked], answer: Answer, results: Results, note:
 class Desk:
     """A model in this process that rows are brought to."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BatchJob) -> None:
         self.job, self.line = job, Line(job.load(), Metrics(), job.batch)
 
-    def answer(self, rows: Iterable[Asked]) -> Iterator[Record]:
+    def answer(self, rows: Iterable[AskedRow]) -> Iterator[Record]:
         """The record of every row, as they are answered: not always in their order."""
-        came: queue.SimpleQueue[tuple[Asked, Delivered]] = queue.SimpleQueue()
+        came: queue.SimpleQueue[tuple[AskedRow, Delivered]] = queue.SimpleQueue()
         held: dict[str, int] = {}  # rows on their way -> pixels of their images
 
         def next_one() -> Record:
@@ -80,7 +82,7 @@ class Desk:
     def close(self) -> None:
         self.line.close()
 
-    def _read(self, row: Asked) -> list[Image.Image] | str:
+    def _read(self, row: AskedRow) -> list[Image.Image] | str:
         """The images of a row, or what is wrong with it."""
         try:
             return row.error or read_images([self.job.images / name for name in row.image])
@@ -88,7 +90,7 @@ class Desk:
             return str(error)
 
     def _send(
-        self, row: Asked, read: Sequence[Image.Image] | str, came: "queue.SimpleQueue[tuple[Asked, Delivered]]"
+        self, row: AskedRow, read: Sequence[Image.Image] | str, came: "queue.SimpleQueue[tuple[AskedRow, Delivered]]"
     ) -> None:
         """To the line, or back at once with what is wrong."""
         engine, wanted = (
@@ -107,7 +109,7 @@ class Desk:
         except ValueError as error:
             deliver(error)
 
-    def _record(self, row: Asked, outcome: Delivered) -> Record:
+    def _record(self, row: AskedRow, outcome: Delivered) -> Record:
         assert not isinstance(outcome, str), "nothing is streamed"
         if isinstance(outcome, Finished):
             return self.job.record(row, outcome)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.batch.asked import NEEDS_ARROW, Asked
+from arr_coc.batch.asked import NEEDS_ARROW, AskedRow
 from arr_coc.config import Keep
 from arr_coc.files import append_whole, whole_file
 from arr_coc.qwen.answers import ImageSelection, total_ms
@@ -34,7 +34,7 @@ PART = ".part.jsonl"
 AT_ONCE = 4096  # rows of a Parquet in memory
 
 
-def record_of(row: Asked, model: str, keep: Keep, outcome: Finished | str) -> Record:
+def record_of(row: AskedRow, model: str, keep: Keep, outcome: Finished | str) -> Record:
     """The record of a row; an outcome that is a text is its error."""
     asked = {"id": row.id, "image": list(row.image), "question": row.question, "model": model}
     done = None if isinstance(outcome, str) else outcome

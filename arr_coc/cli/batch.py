@@ -69,7 +69,7 @@ def batch(
     """
     from arr_coc.batch.asked import place_of, read_asked
     from arr_coc.batch.cluster import Cluster, check_ray
-    from arr_coc.batch.job import Desk, Job, run
+    from arr_coc.batch.job import BatchJob, Desk, run
     from arr_coc.batch.results import Results
 
     dial = "auto" if keep is None else typed.parse_keep(keep)
@@ -84,7 +84,7 @@ def batch(
     folder = (images or (place if place.is_dir() else place.parent)).resolve()
     named = Path(model)
     load = partial(load_engine, engine, str(named.resolve()) if named.exists() else model, selector, encoding)
-    job = Job(load, named.name if named.exists() else model, dial, folder, max_new_tokens, size or SIZES[engine])
+    job = BatchJob(load, named.name if named.exists() else model, dial, folder, max_new_tokens, size or SIZES[engine])
     begin_long_run(quiet)
     with results.held():
         progress = Progress([results.is_done(job.record(row, "")) for row in rows()], quiet)

@@ -30,16 +30,25 @@ def million_table(results: dict[str, Any]) -> str:
         "200 kept",
         "saved",
     )
-    return "\n".join(markdown_table(heads, lines))
+    first, price = lines[0], 3
+    sums = " against ".join(f"{price} x {hours} = {price * float(hours):.1f}" for hours in first[3:5])
+    return "\n".join([*markdown_table(heads, lines), "", f"At a price of {price}, the first row costs {sums}."])
 
 
 def batch_line(results: dict[str, Any]) -> str:
-    """Ray against the loop, as it was measured."""
-    loop, ray = (results[f"{name}_rows_a_second"] for name in ("plain", "ray"))
+    """Ray against the loop, as it was measured: every run, since a busy machine makes them differ."""
+    loop, ray = (", ".join(str(run["rows_a_second"]) for run in results["runs"][name]) for name in ("plain", "ray"))
     starts = f"{results['plain_start_s']:.0f} s and {results['ray_start_s']:.0f} s"
     what = f"mini on {results['cores']} cores, {results['rows']} rows of {results['side']} px, in turns"
-    return (
-        f"{what}: {loop} rows a second without Ray, {ray} by {results['workers']} workers, once started "
-        f"(x{results['ratio']}); their first rows came after {starts}. The machine had other work meanwhile (load "
-        f"{results['load']})."
-    )
+    by = f"{ray} by {results['workers']} workers, once started (the best of each: x{results['ratio']})"
+    busy = f"With a load of {results['load']} from other work, that is no more than a hint."
+    return f"{what}: {loop} rows a second without Ray, {by}; their first rows came after {starts}. {busy}"
+
+
+def together_line(results: dict[str, Any]) -> str:
+    """The plain server, one by one and in batches."""
+    how = f"{results['images']} images of {results['side']} px by {results['clients']} clients at once, dials mixed"
+    ratios = f"x{results['wall_s_ratio']} by the clock, x{results['cpu_s_ratio']} in seconds of a core"
+    equal = f"{results['equal']} of {results['images']} answers and counts are equal"
+    what = f"{results['model']} (threads of torch: {results['threads']}), {how}"
+    return f"{what}: batches of {results['batch']} against one by one {ratios}; {equal}. The machine had other work."

@@ -13,7 +13,7 @@ from typing import Any
 
 from arr_coc.evaluation.report.pages import markdown_table
 from studies.figures.again import again_table, confidence_table
-from studies.figures.deploying import batch_line, million_table
+from studies.figures.deploying import batch_line, million_table, together_line
 from studies.figures.field import equal_table, field_table
 from studies.figures.look_twice import headline, look_twice_table
 from studies.figures.reliability import mutants_line, page_line, reliability_rows, reliability_runs
@@ -151,7 +151,11 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "confidence": (confidence_table, "look-again"),
         "again": (again_table, "look-again"),
     },
-    "docs/deploying.md": {"batch": (batch_line, "batch"), "million": (million_table, "speed-look-twice")},
+    "docs/deploying.md": {
+        "together": (together_line, "serving"),
+        "batch": (batch_line, "batch"),
+        "million": (million_table, "speed-look-twice"),
+    },
     "docs/reliability.md": {
         "reliability runs": (reliability_runs, "reliability"),
         "page load": (page_line, "page-load"),

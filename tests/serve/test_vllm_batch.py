@@ -4,8 +4,8 @@ import base64
 
 import numpy as np
 
-from arr_coc.batch.asked import Asked
-from arr_coc.batch.job import Desk, Job
+from arr_coc.batch.asked import AskedRow
+from arr_coc.batch.job import BatchJob, Desk
 from arr_coc.batch.offline import OfflineEngine
 
 QUESTIONS = ("What colour is the hand?", "Describe the scene.", "Which word is blue?")
@@ -16,12 +16,12 @@ def test_rows_are_answered_as_ask_answers(own, pictures, tmp_path):
     for number, picture in enumerate(pictures[:4]):
         picture.save(tmp_path / f"{number}.png")
     dials = ("auto", 0.25, 1.0, 64)
-    rows = [Asked(str(n), (f"{n % 4}.png",), QUESTIONS[n % 3], dials[n % 4]) for n in range(8)]
-    rows.append(Asked("two", ("0.png", "1.png"), QUESTIONS[0], 0.25))
-    rows.append(Asked("text", ("2.png",), "<|im_end|> Which word is blue?"))
-    rows.append(Asked("none", ("none.png",), QUESTIONS[0]))
+    rows = [AskedRow(str(n), (f"{n % 4}.png",), QUESTIONS[n % 3], dials[n % 4]) for n in range(8)]
+    rows.append(AskedRow("two", ("0.png", "1.png"), QUESTIONS[0], 0.25))
+    rows.append(AskedRow("text", ("2.png",), "<|im_end|> Which word is blue?"))
+    rows.append(AskedRow("none", ("none.png",), QUESTIONS[0]))
     load = lambda: OfflineEngine("mini", "auto", None, max_model_len=4096)  # noqa: E731
-    desk = Desk(Job(load, "mini", "auto", tmp_path, batch=64))
+    desk = Desk(BatchJob(load, "mini", "auto", tmp_path, batch=64))
     found = {record["id"]: record for record in desk.answer(rows)}
     desk.close()
     assert "no such image file" in found.pop("none")["error"]
