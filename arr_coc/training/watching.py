@@ -25,7 +25,7 @@ from arr_coc.training.step import judge_group
 KEEPS = (0.06, 0.1, 0.25)
 SHOWN = 6
 SHOWN_KEEP = 0.1  # fraction KEPT in the pictures
-KEPT = f"{SHOWN_KEEP:.0%} kept: for relevance (orange line), coverage (blue)"
+KEPT = f"{SHOWN_KEEP:.0%} kept (blue: for coverage)"  # on one line of a tile
 TILE = 240  # px of the longer side of a picture's tiles
 CAPTION = 32  # letters of a question that fit over a tile
 
