@@ -2,7 +2,7 @@
 
     python -m studies.page_pictures             # needs Chromium; ARR_COC_CHROMIUM names another one
 
-The moments below are acted one after the other, and each is taken whole, from the top of the page to its end.
+The moments below are acted one after the other, and each is taken from the top of the page, as far as a few screens.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from arr_coc.demo.serving import serve
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures" / "page"
 WIDTHS = {1280: 900, 400: 850}  # px: width of the window, and its height
-WIDEST, QUALITY = 900, 24  # px, and of WebP
+WIDEST, HIGHEST, QUALITY = 900, 2400, 20  # px, and of WebP
 PORT = 7869
 WAIT = 120_000  # ms
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -43,7 +43,10 @@ def upload(page: Page, path: Path) -> None:
 
 
 def first(page: Page, folder: Path) -> None:
-    """As it opens."""
+    """As it opens; parts of the page come one after the other."""
+    for part in ("#image", "#overlay", "#heat", "#dial"):
+        expect(page.locator(f"{part} :is(img, input)").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#examples img")).to_have_count(9, timeout=WAIT)
 
 
 def answer(page: Page, folder: Path) -> None:
@@ -111,7 +114,8 @@ def taken(page: Page, width: int, scheme: Any) -> Image.Image:
     page.wait_for_timeout(1000)  # bars and toasts have come to rest
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "it scrolls sideways"
     shot = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
-    shot.thumbnail((WIDEST, shot.height))
+    shot = shot.crop((0, 0, width, min(shot.height, HIGHEST)))
+    shot.thumbnail((WIDEST, HIGHEST))
     return shot
 
 

@@ -131,6 +131,8 @@ def contrast(page: Page, selector: str) -> float:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_is_said_can_be_read_by_day_and_by_night(visit, scheme):
     page = visit(NARROW, scheme)
+    for part in ("#head h1", "#about", "#examples", "#image"):
+        expect(page.locator(part)).to_be_in_viewport()
     said = ("#about .prose", "#figures .mark", "#figures td", "#legend span", "#stats p", "#answer textarea")
     for part in (*said, "#examples .caption-label", "#budget p"):
         assert contrast(page, part) >= 4.5, part

@@ -53,7 +53,7 @@ def figures(answer: Answer, known: Known | None = None, plain: Answer | None = N
     longest = max(ms for *_, ms in rows)
     lines = "".join(
         f'<tr><th scope="row">{name}</th>{_bar(tokens / max(1, answer.tokens_total), f"{tokens} visual tokens")}'
-        + (_bar(ms / longest, f"{ms:,.0f} ms") if ms else '<td class="faint">time: see Compare</td>')
+        + (_bar(ms / longest, f"{ms:,.0f} ms") if ms else '<td class="faint">see Compare</td>')
         + "</tr>"
         for name, tokens, ms in rows
     )
