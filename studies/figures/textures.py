@@ -1,4 +1,5 @@
-"""Tables of the texture array: what it costs, how well saliency tells where people look, and text where letters are."""
+"""Tables of the texture array: what it costs, how well saliency tells where people look, and text where letters are;
+and of what it costs that cells listen to each other."""
 
 from typing import Any
 
@@ -63,3 +64,19 @@ def texture_cost(results: dict[str, Any]) -> str:
         rows.append((work, *(f"{row['ms']:.1f}" for row in several), f"{last['launches']}", f"{last['mflop']:.0f}"))
     heads = (results["device"], *(f"{side} px, ms" for side in sides), "operations", "MFLOP")
     return "\n".join(markdown_table(heads, rows))
+
+
+def deliberation_table(results: dict[str, Any]) -> str:
+    """CPU time of a cell by their number, and answers both ways."""
+    cost, accuracy = results["microseconds_a_cell"], results["accuracy"]
+    sizes = list(cost["areas"])
+    rows = [(way, *(f"{found[size]:.1f}" for size in sizes)) for way, found in cost.items()]
+    heads = ("one round, microseconds of CPU a cell", *(f"{int(size):,} cells" for size in sizes))
+    cells = results["areas"] * 4
+    told = (
+        f"mini at {results['side']} px, {results['keep']:.0%} kept, {accuracy['areas']['n']} questions: "
+        f"{accuracy['every cell']['mean']:.1%} exact answers where each of {cells} cells hears all, "
+        f"{accuracy['areas']['mean']:.1%} where it hears {results['areas']} areas of four; "
+        f"{results['cells_shared']['mean']:.0%} of the kept cells are the same."
+    )
+    return "\n".join([*markdown_table(heads, rows), "", told])

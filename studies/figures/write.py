@@ -36,7 +36,7 @@ from studies.figures.stock import (
     stock_runs,
     stock_tables,
 )
-from studies.figures.textures import saliency_table, text_table, texture_cost
+from studies.figures.textures import deliberation_table, saliency_table, text_table, texture_cost
 from studies.mini.card import SPLITS
 
 ROOT = Path(__file__).parents[2]
@@ -185,6 +185,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "fit": (speed_fit, "speed-gpu"),
         "looks": (looks_table, "speed-look-twice"),
         "equality": (equality_line, "fast-equality"),
+        "deliberation": (deliberation_table, "deliberation"),
         "ask on a GPU": (ask_line, "speed-gpu-ask"),
         "ask on a CPU": (ask_line, "speed-cpu"),
     },

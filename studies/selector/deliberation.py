@@ -2,8 +2,9 @@
 
 python -m studies.selector.deliberation --out results/deliberation.json
 
-Up to `knowing.HEARD` cells nothing differs. Above it, mini's adapter chooses and mini answers in drawn scenes of 2048
-px (4,096 cells), once listening to every cell and once to areas. Time is CPU time, which a busy machine can tell too.
+Up to `knowing.HEARD` cells nothing differs. So mini's adapter chooses and mini answers in drawn scenes of 512 px, 256
+cells, once listening to every cell and once to 64 areas of four cells, the areas of an image of 2048 px; `--side 2048`
+takes those themselves, and far longer. Time is CPU time, which a busy machine can tell too.
 """
 
 import argparse
@@ -23,7 +24,8 @@ from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import QuestionTokens
 from studies.asked import ask_about
 
-SIDE, KEEP = 2048, 0.05  # px; fraction KEPT
+KEEP = 0.1  # fraction KEPT
+CELL, AREA = 32, 4  # px; cells of an area
 SIDES = (32, 64, 128)  # cells on a side of which the cost is measured
 EVERY = 1 << 30
 
@@ -54,38 +56,39 @@ def cost_per_cell(side: int) -> float:
     return round(1e6 * min(times) / side**2, 2)
 
 
-def answers(questions: int) -> dict[str, Any]:
-    """Exact answers, and how much of the kept cells is the same, over scenes of 2048 px."""
+def answers(questions: int, side: int) -> Iterator[dict[str, Any]]:
+    """Exact answers, and how much of the kept cells is the same, over square scenes: after each, of all so far."""
     model = ARRCOCQwen.from_pretrained("mini", encoding="sparse")
     assert model.processor is not None
-    model.processor.image_processor.size["longest_edge"] = SIDE**2
+    model.processor.image_processor.size["longest_edge"] = side**2
+    areas = (side // CELL) ** 2 // AREA
     right: dict[str, list[tuple[int, float]]] = {"every cell": [], "areas": []}
     shared = []
-    for number, asked in enumerate(ask_about("val", questions, (SIDE, SIDE), seed=777)):
+    for number, asked in enumerate(ask_about("val", questions, (side, side), seed=777)):
         for question in asked.questions:
             kept = []
-            for way, most in (("every cell", EVERY), ("areas", knowing.HEARD)):
+            for way, most in (("every cell", EVERY), ("areas", areas)):
                 with listening_to(most):
                     answer = model.ask(asked.image, question.text, keep=KEEP)
                 right[way].append((number, exact(answer.text, [question.answer])))
                 kept.append(set(answer.selection[0].kept.tolist()))
             shared.append((number, len(kept[0] & kept[1]) / len(kept[0])))
-        told = {way: round(sum(value for _, value in rows) / len(rows), 4) for way, rows in right.items()}
-        print(number, len(shared), told, flush=True)
-    samples = {way: Clustered.of(rows) for way, rows in right.items()}
-    return {
-        "side": SIDE,
-        "keep": KEEP,
-        "accuracy": {way: mean_of(one) for way, one in samples.items()},
-        "difference": difference_of(samples["areas"], samples["every cell"]),
-        "cells_shared": mean_of(Clustered.of(shared)),
-    }
+        samples = {way: Clustered.of(rows) for way, rows in right.items()}
+        yield {
+            "side": side,
+            "areas": areas,
+            "keep": KEEP,
+            "accuracy": {way: mean_of(one) for way, one in samples.items()},
+            "difference": difference_of(samples["areas"], samples["every cell"]),
+            "cells_shared": mean_of(Clustered.of(shared)),
+        }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--side", type=int, default=512, help="px of the scenes")
     a = parser.parse_args()
     cost: dict[str, dict[str, float]] = {}
     for way, most in (("areas", knowing.HEARD), ("every cell", EVERY)):
@@ -93,7 +96,9 @@ def main() -> None:
             cost[way] = {str(side**2): cost_per_cell(side) for side in SIDES}
         print(way, cost[way], flush=True)
     found = {"command": "python -m studies.selector.deliberation --out results/deliberation.json"}
-    a.out.write_text(json.dumps({**found, "microseconds_a_cell": cost, **answers(a.questions)}, indent=1) + "\n")
+    for told in answers(a.questions, a.side):
+        print(told["accuracy"], told["difference"], told["cells_shared"], flush=True)
+        a.out.write_text(json.dumps({**found, "microseconds_a_cell": cost, **told}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
