@@ -110,7 +110,7 @@ def test_images_and_questions_are_enough(model, tmp_path, monkeypatch):
     assert all(record["taught"] > 0 and record["relevance"] == 0 for record in steps)
     monkeypatch.chdir(tmp_path / "data")
     loaded = ARRCOCQwen.from_pretrained(tmp_path / "whole", device="cpu", keep=0.5)
-    assert loaded.config.trained
+    assert loaded.arr_coc_config.trained
     assert loaded.ask("0.png", "what is in place 1?", max_new_tokens=2).tokens_kept == 4
 
 

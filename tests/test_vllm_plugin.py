@@ -80,7 +80,7 @@ def test_windows_are_those_of_the_project(mini, pictures, keep, as_bytes):
 def test_few_windows_bring_a_small_copy_along():
     """As the project encodes them: rows and places are those that its own ViT is given."""
     owner = tiny.wrapped(tiny.stock(), keep=0.25)
-    chooser = Chooser(owner.model, owner.config, owner.layer, owner.processor)
+    chooser = Chooser(owner.model, owner.arr_coc_config, owner.layer, owner.processor)
     picture = tiny.picture()
     ids, rows, grids = front_inputs(chooser, [picture], False)
     seen = {}

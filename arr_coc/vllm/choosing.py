@@ -45,7 +45,7 @@ class FrontChooser:
     def __init__(self, chooser: Chooser) -> None:
         """Refuses settings under which something else than windows of an image would go to the engine."""
         self.chooser, self.memory = chooser, Memory()
-        config, selector = chooser.config, chooser.selector
+        config, selector = chooser.arr_coc_config, chooser.selector
         if chooser.encoding != "sparse" or selector.resizes or selector.reads_evidence:
             how = f"selector {selector.name!r} with encoding {chooser.encoding!r}"
             raise ValueError(
