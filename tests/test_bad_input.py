@@ -37,7 +37,7 @@ def broken_images(folder):
     tiny.picture().save(whole)
     bomb = bytearray(whole.read_bytes())
     bomb[16:24] = (60_000).to_bytes(4, "big") * 2
-    tiny.picture().save(folder / "picture.gif")
+    tiny.picture().save(folder / "picture.ico")
     return {
         "missing": folder / "nothing.png",
         "a folder": folder,
@@ -45,7 +45,7 @@ def broken_images(folder):
         "text": write(folder / "text.png", b"hello"),
         "cut": write(folder / "cut.png", whole.read_bytes()[:300]),
         "bomb": write(folder / "bomb.png", bytes(bomb)),
-        "gif": folder / "picture.gif",
+        "a format that is not read": folder / "picture.ico",
         "cut, opened by the caller": Image.open(folder / "cut.png"),
         "too long": Image.new("RGB", (201, 1)),
         "too tall": Image.new("RGB", (3, 700)),
@@ -87,7 +87,7 @@ def test_every_mode_becomes_rgb(mode):
         assert read_image(converted).getpixel((3, 3)) == (255, 255, 255)
 
 
-@pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
 def test_all_orientations_are_applied(kind, tmp_path):
     for orientation in range(1, 9):
         image = tiny.picture(64, 32)
