@@ -44,8 +44,8 @@ def upload(page: Page, path: Path) -> None:
 
 def first(page: Page, folder: Path) -> None:
     """As it opens; parts of the page come one after the other."""
-    for part in ("#image", "#overlay", "#heat", "#dial"):
-        expect(page.locator(f"{part} :is(img, input)").first).to_be_visible(timeout=WAIT)
+    for part in ("#image img", "#overlay img", "#heat img", "#dial input[type=range]"):
+        expect(page.locator(part)).to_be_visible(timeout=WAIT)
     expect(page.locator("#examples img")).to_have_count(9, timeout=WAIT)
 
 
