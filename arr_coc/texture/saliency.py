@@ -49,7 +49,7 @@ class SaliencyNetwork(nn.Module):
         half = kept[1].shape[-2:]
         far = F.interpolate(self.far(torch.cat(kept[2:], dim=1)), size=half, mode="bilinear", align_corners=False)
         told: Tensor = self.tell(F.gelu(self.join(F.gelu(far + self.near(kept[1])))))
-        return told + self.place(off_centre(*half, told.device))
+        return told + self.place(off_centre(half[0], half[1], told.device))
 
 
 def off_centre(height: int, width: int, device: torch.device) -> Tensor:

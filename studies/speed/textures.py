@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     a = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.set_num_threads(1)
     rows = [row for side in a.sides for row in measured(side, device, a.repeats)]
     told = {
         "command": "python -m studies.speed.textures --out results/speed-textures.json",
