@@ -8,6 +8,7 @@ import pytest
 import torch
 from engines import DIALS, MINI, QUESTIONS, Case, cases_of
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from vllm import envs
 
 from arr_coc.qwen import ARRCOCQwen
@@ -136,13 +137,13 @@ def without_adapter(folder):
 
 
 def with_experts(folder):
-    """mini's ViT and attention, and random experts."""
+    """mini with its MLPs cut into four experts each, and a random router."""
     from transformers import AutoModelForImageTextToText, Qwen3VLMoeConfig
 
     without_adapter(folder)
     settings = json.loads((folder / "config.json").read_text())
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "decoder_sparse_step": 1}
-    text = {**settings["text_config"], **experts, "model_type": "qwen3_vl_moe_text"}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 192, "decoder_sparse_step": 1}
+    text = {**settings["text_config"], **experts, "norm_topk_prob": True, "model_type": "qwen3_vl_moe_text"}
     vision = {**settings["vision_config"], "model_type": "qwen3_vl_moe_vision"}
     named = {name: value for name, value in settings.items() if name.endswith("token_id") or "tie" in name}
     torch.manual_seed(0)
@@ -151,10 +152,25 @@ def with_experts(folder):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(base[name] if name in base else 0.05 * torch.randn_like(parameter))
+        for number, layer in enumerate(model.model.language_model.layers):
+            gate, up, down = (
+                base[f"model.language_model.layers.{number}.mlp.{part}_proj.weight"] for part in ("gate", "up", "down")
+            )
+            for one in range(4):
+                own = slice(192 * one, 192 * (one + 1))
+                layer.mlp.experts.gate_up_proj[one] = torch.cat([gate[own], up[own]])
+                layer.mlp.experts.down_proj[one] = 2 * down[:, own]
     for path in folder.glob("model*"):
         path.unlink()
     model.generation_config.eos_token_id = [2, 0]
     model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():  # as published checkpoints have them: inputs before outputs
+        if name.endswith("experts.gate_up_proj") and tensor.shape[1] != 256:
+            tensors[name] = tensor.transpose(1, 2).contiguous()
+        if name.endswith("experts.down_proj") and tensor.shape[1] == 256:
+            tensors[name] = tensor.transpose(1, 2).contiguous()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
