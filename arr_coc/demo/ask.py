@@ -19,10 +19,10 @@ from arr_coc.demo.models import Models
 from arr_coc.demo.scenes import ExampleScene, examples, known_of
 from arr_coc.demo.telling import about, figures, legend, note, notices, stats
 from arr_coc.qwen import Answer, ARRCOCQwen
+from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.streaming import stream_text
-from arr_coc.viewing import kept_overlay
-from arr_coc.viewing.heatmaps import stretched, tinted
-from arr_coc.viewing.overlays import outline
+from arr_coc.viewing import choice_overlay
+from arr_coc.viewing.heatmaps import map_block
 from arr_coc.viewing.tokens import looked_at
 
 MOST_NEW_TOKENS = 256
@@ -111,8 +111,8 @@ def _told(owner: ARRCOCQwen, asked: Inquiry, answer: Answer, plain: Answer | Non
         heat_HW = _attention(owner, asked, answer)
     return Told(
         answer.text,
-        kept_overlay(picture, choice.mask, choice.periphery),
-        None if heat_HW is None else heat_picture(picture, heat_HW, choice.mask if chose else None),
+        choice_overlay(picture, choice),
+        None if heat_HW is None else heat_picture(picture, heat_HW, choice if chose else None),
         figures(answer, known_of(asked), plain),
         notices(owner, answer),
         legend(choice),
@@ -128,10 +128,10 @@ def _attention(owner: ARRCOCQwen, asked: Inquiry, answer: Answer) -> Tensor | No
     return looked_at(owner, [asked.image], asked.question, answer.text)[0]
 
 
-def heat_picture(picture: Image.Image, values_HW: Tensor, kept_HW: Tensor | None) -> Image.Image:
-    """A map over the picture, as large as it, with what was kept outlined."""
-    drawn = tinted(picture, stretched(values_HW)[0])
-    return drawn if kept_HW is None else outline(drawn, kept_HW)
+def heat_picture(picture: Image.Image, values_HW: Tensor, choice: ImageSelection | None) -> Image.Image:
+    """A map over the picture, as large as it; kept cells are outlined, those that are there for coverage dotted."""
+    kept = (None, None) if choice is None else (choice.mask, choice.covered_mask)
+    return map_block(picture, values_HW, *kept, max(picture.size))[0]
 
 
 def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) -> tuple[list[Any], list[Any]]:

@@ -14,7 +14,7 @@ from arr_coc.demo.models import Models, choosable_selectors
 from arr_coc.demo.scenes import known_of
 from arr_coc.demo.telling import cards
 from arr_coc.qwen import Answer, ARRCOCQwen
-from arr_coc.viewing import before_after, kept_overlay, latency_bars, stage_times
+from arr_coc.viewing import before_after, choice_overlay, latency_bars, stage_times
 
 OURS = "ARR-COC"
 SIMPLE = ("even_grid", "random", "downsampling", "pooling")  # what every method has to beat, so first in the list
@@ -63,7 +63,7 @@ def compare(models: Models, names: Sequence[str], chosen: Sequence[str], asked: 
         answers.append((f"{way.selector}, {way.model}" if len(names) > 1 else way.selector, way.answer))
     picture, choices = shown(asked.image), [answer.selection[0] for _, answer in answers]
     kept = [
-        (kept_overlay(picture, choice.mask, choice.periphery), f"{label}: {answer.text}")
+        (choice_overlay(picture, choice), f"{label}: {answer.text}")
         for (label, answer), choice in zip(answers, choices, strict=True)
     ]
     chose = [choice for choice in choices if choice.tokens_kept < choice.tokens_total]

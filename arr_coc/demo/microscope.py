@@ -13,7 +13,7 @@ from arr_coc.demo.inputs import Inquiry, Left, check_question, read_upload, show
 from arr_coc.demo.models import Models
 from arr_coc.demo.telling import share
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.viewing import difference, heatmap, homunculus, kept_overlay, texture_sheet, token_rows
+from arr_coc.viewing import choice_overlay, difference, heatmap, homunculus, texture_sheet, token_rows
 from arr_coc.viewing.heatmaps import TENSION_ENDS
 
 FRAME = "#e8590c"
@@ -58,18 +58,20 @@ def to_remember(looked: Look) -> Look:
 
 
 def kept_picture(looked: Look) -> Image.Image:
-    return kept_overlay(looked.picture, looked.choice.mask, looked.choice.periphery)
+    return choice_overlay(looked.picture, looked.choice)
 
 
 def maps_pictures(looked: Look) -> list[tuple[Image.Image, str]]:
     """Each scorer's map with its weight, and last the relevance that they make, with the cut."""
     choice = looked.choice
     assert choice.relevance is not None
+    weights = {name: choice.weights.get(name, 1.0) for name in choice.maps}
     drawn = [
-        (heatmap(looked.picture, values), f"{name}, weight {choice.weights.get(name, 1.0):.2f}")
+        (heatmap(looked.picture, values, weight=weights[name]), f"{name}, weight {weights[name]:.2f}")
         for name, values in choice.maps.items()
     ]
-    return [*drawn, (heatmap(looked.picture, choice.relevance, kept_HW=choice.mask), "relevance, of all maps")]
+    kept = {"kept_HW": choice.mask, "covered_HW": choice.covered_mask}
+    return [*drawn, (heatmap(looked.picture, choice.relevance, **kept), "relevance, of all maps")]
 
 
 def balance(looked: Look) -> str:

@@ -98,7 +98,8 @@ def check(models: Models, name: str, scene: Scene, text: str | None, keep: Keep 
     question, picture = found[0], picture_of(scene)
     with models.use(name) as owner:
         answer = owner.ask(picture, question.text, keep=keep)
-    drawn = evidence_overlay(picture, answer.selection[0].mask, question.evidence)
+    choice = answer.selection[0]
+    drawn = evidence_overlay(picture, choice.mask, question.evidence, choice.periphery, choice.covered_mask)
     said = html.escape(answer.text.strip() or "(no answer)")
     return Checked(drawn, f'<p class="said">{said}</p>{figures(answer, known(question))}', stats(answer))
 

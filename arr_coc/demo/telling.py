@@ -13,6 +13,7 @@ from arr_coc.qwen.answers import ImageSelection, total_ms
 from arr_coc.qwen.familiar import is_mini
 from arr_coc.qwen.request import Box, evidence_mask
 from arr_coc.viewing import stage_times
+from arr_coc.viewing.cards import choice_words
 
 logger = logging.getLogger(__name__)
 
@@ -91,19 +92,15 @@ def stats(answer: Answer) -> str:
     """Markdown: where the time went, and why these cells."""
     times = stage_times(answer.timings_ms)
     parts = " · ".join(f"{name} {value:.0f} ms" for name, value in times.items())
-    kept = f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens: {answer.selection[0].reason}."
+    kept = f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens: {answer.selection[0].why}."
     return f"{kept}\n\n**{sum(times.values()):.0f} ms** in all: {parts}"
 
 
 def legend(choice: ImageSelection) -> str:
     """HTML: what the two pictures show."""
-    if choice.relevance is None:
-        kept = f"<span>all {choice.tokens_total} cells were kept</span>"
-        return f"<p>{kept}{SCALE.format('what the answer looked at')}</p>"
-    dropped = "dropped, seen in a small copy" if choice.periphery else "dropped"
-    kept = f'<span><i class="kept"></i> {choice.cells_kept} cells kept</span>'
-    dropped = f'<span><i class="dropped"></i> {choice.tokens_total - choice.cells_kept} {dropped}</span>'
-    return f"<p>{kept}{dropped}{SCALE.format('relevance for the question')}</p>"
+    scale = SCALE.format("what the answer looked at" if choice.relevance is None else "relevance for the question")
+    looks = choice_words([choice]).items()
+    return f"<p>{''.join(f'<span><i class={look}></i> {words}</span>' for look, words in looks)}{scale}</p>"
 
 
 def notices(owner: ARRCOCQwen, answer: Answer) -> str:
