@@ -130,8 +130,8 @@ def _attention(owner: ARRCOCQwen, asked: Inquiry, answer: Answer) -> Tensor | No
 
 def heat_picture(picture: Image.Image, values_HW: Tensor, choice: ImageSelection | None) -> Image.Image:
     """A map over the picture, as large as it; kept cells are outlined, those that are there for coverage dotted."""
-    kept = (None, None) if choice is None else (choice.mask, choice.covered_mask)
-    return map_block(picture, values_HW, *kept, max(picture.size))[0]
+    kept_HW, covered_HW = (None, None) if choice is None else (choice.mask, choice.covered_mask)
+    return map_block(picture, values_HW, kept_HW, covered_HW, max(picture.size))[0]
 
 
 def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) -> tuple[list[Any], list[Any]]:

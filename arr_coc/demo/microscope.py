@@ -70,8 +70,8 @@ def maps_pictures(looked: Look) -> list[tuple[Image.Image, str]]:
         (heatmap(looked.picture, values, weight=weights[name]), f"{name}, weight {weights[name]:.2f}")
         for name, values in choice.maps.items()
     ]
-    kept = {"kept_HW": choice.mask, "covered_HW": choice.covered_mask}
-    return [*drawn, (heatmap(looked.picture, choice.relevance, **kept), "relevance, of all maps")]
+    whole = heatmap(looked.picture, choice.relevance, kept_HW=choice.mask, covered_HW=choice.covered_mask)
+    return [*drawn, (whole, "relevance, of all maps")]
 
 
 def balance(looked: Look) -> str:
