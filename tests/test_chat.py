@@ -86,7 +86,8 @@ def test_the_model_is_shown_the_conversation_if_asked_to(monkeypatch, recorder, 
 
 
 def test_mini_is_shown_single_questions(monkeypatch, recorder):
-    """It never saw a second turn, and answers worse after a first: the tokenizer's size tells that it is mini."""
+    """It never saw a second turn, and answers worse after a first."""
+    monkeypatch.setattr("arr_coc.qwen.familiar.is_mini", lambda tokenizer: True)
     assert talk(monkeypatch, ["one", "two"], "--max-new-tokens", "1") == 0
     assert [asked["history"] for asked in recorder.asked] == [[], []]
     monkeypatch.setattr("arr_coc.qwen.familiar.is_mini", lambda tokenizer: False)
@@ -116,7 +117,7 @@ def test_commands(monkeypatch, recorder, capsys, tmp_path):
     assert recorder.asked[1]["keep"] == 0.25
     assert recorder.asked[2]["question"] == "/x is a question"
     with Image.open(why) as drawn:
-        assert drawn.size == (96, 64)
+        assert min(drawn.size) > 96, "with question, answer and legend"
 
 
 def test_a_line_that_fails_is_told_and_the_chat_goes_on(monkeypatch, recorder, capsys, tmp_path):

@@ -83,6 +83,7 @@ def test_selectors_are_written_down_as_they_are():
     wanted = {
         name: {key: one.annotation for key, one in list(inspect.signature(made).parameters.items())[2:]}
         for name, made in SELECTORS.items()
+        if made.__module__.startswith("arr_coc.")  # a study may have added its own
     }
     assert {"auto": {}, **wanted} == checks.SELECTORS
     after = {name for name, made in SELECTORS.items() if getattr(made, "reads_tokens", False)}
@@ -188,7 +189,7 @@ def test_in_all_is_what_was_waited():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_can_complete(shell):
     program = "from arr_coc.cli.run import main; main()"
-    done = typed_out(program, "--show-completion", shell)
+    done = typed_out(program, _ARR_COC_COMPLETE=f"source_{shell}")  # whatever shell this runs in
     assert "_ARR_COC_COMPLETE" in done.stdout, done.stderr
 
 

@@ -177,9 +177,9 @@ def test_what_is_to_be_known_is_told_once_and_as_text(models, scene):
     photograph = "this looks like a photograph; mini knows drawings"
     with models.use("mini") as owner:
         answer = replace(owner.ask(scene, HAND), notices=(photograph, "<i>", photograph))
-        told = notices(owner, answer, "Which automobile?")
-    assert told.count("<p ") == 3
-    assert told.index(photograph) < told.index("&lt;i&gt;.") < told.index("automobile")
+        told = notices(owner, answer)
+    assert told.count("<p ") == 2
+    assert told.index(photograph) < told.index("&lt;i&gt;.")
     assert note("a < b", "trouble") == '<p class="trouble" role="alert">a &lt; b</p>'
 
 

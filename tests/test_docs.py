@@ -98,7 +98,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_quick_command_runs(line, desk, monkeypatch, capsys):
     words = words_of(line)
     typed = words[1].encode().decode("unicode_escape") if words[0] == "printf" else ""
-    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    piped = (desk / words[1]).read_bytes() if words[0] == "cat" else typed.encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
     arguments = arr_coc_words(words)
     if "world/" in line:  # what the line before it on the page makes
         (make,) = [one for one in shell_lines(*TYPED) if one.startswith("arr-coc scenes make world")]

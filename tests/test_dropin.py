@@ -346,7 +346,7 @@ def test_the_models_own_dial_holds_wherever_an_answer_is_made_and_forward_keeps_
 ):
     from arr_coc.cli import ask, run, show
     from arr_coc.demo.ask import ask as page_ask
-    from arr_coc.demo.inputs import AUTO, Inquiry
+    from arr_coc.demo.inputs import OWN, Inquiry
     from arr_coc.demo.models import Models
 
     kept = []
@@ -368,7 +368,7 @@ def test_the_models_own_dial_holds_wherever_an_answer_is_made_and_forward_keeps_
         "choose": lambda: ours.choose(path, "what?"),
         "arr-coc ask": lambda: run.run(["ask", str(path), "what?", "--max-new-tokens", "2"]),
         "arr-coc show": lambda: run.run(["show", str(path), "what?", "--out", str(tmp_path), "--only", "tokens"]),
-        "page": lambda: list(page_ask(models, "tiny", Inquiry.of(path, "what?", AUTO, 25))),
+        "page": lambda: list(page_ask(models, "tiny", Inquiry.of(path, "what?", OWN))),
     }  # fmt: skip
     for name, door in doors.items():
         kept.clear()

@@ -29,6 +29,7 @@ WHOLE = ("sympy.", "torch._dynamo.")  # parts that cannot do without their packa
 ALONE = ("torch._dynamo._trace_wrapped_higher_order_op",)  # but this one can
 HOMES = {  # modules of transformers, and the names in them that arr_coc imports by way of it: it sleeps on
     "configuration_utils": ("PreTrainedConfig", "PretrainedConfig"),
+    "generation.configuration_utils": ("GenerationConfig",),
     "generation.logits_process": (
         *("LogitsProcessor", "LogitsProcessorList"),
         *("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper"),

@@ -74,7 +74,8 @@ def detail_spread(detail_B1HW: Tensor) -> Tensor:
 
 def _makers(names: tuple[str, ...], registry: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """The makers that give those of the names which are in a registry; where several do, what makes the least else."""
-    groups, chosen = list(registry), list[tuple[str, ...]]()
+    groups = list(registry)
+    chosen: list[tuple[str, ...]] = []
     for name in names:
         able = [group for group in groups if name in group]
         if able and not any(name in group for group in chosen):

@@ -116,11 +116,10 @@ def main() -> None:
     sets = {
         "photographs of validation": photographs(a.photos, a.split, "validation", 0),
         "parts of them": (part for n, part in enumerate(photographs(a.photos, a.split, "validation", 1)) if n % 2),
-        "the wide world, seen": drawings("seen", 200),
-        "on photographs, seen": drawings("seen", 200, "photo", 10**6),
-        "styles never trained": drawings("styles", 200),
-        "on photographs, styles never trained": drawings("styles", 100, "photo", 10**6),
-        "the first world": old_drawings(100),
+        "the wide world, seen": drawings("seen", 120),
+        "on photographs, seen": drawings("seen", 60, "photo", 10**6),
+        "styles never trained": drawings("styles", 120),
+        "the first world": old_drawings(60),
     }
     write_json(RESULT, {name: told(owner, pictures) for name, pictures in sets.items()})
     print(RESULT.read_text())

@@ -116,7 +116,7 @@ def train_rival(
     init_from: Path | None = None,
 ) -> Path:
     """Train for `config.steps` steps, from nothing or from another rival, and write the weights to `out`."""
-    if config.stage not in (1, 3) or config.data != "scenes" or config.target != "boxes" or config.seconds:
+    if config.stage not in (1, 3) or config.data != "scenes" or config.target == "attention" or config.seconds:
         raise ValueError("the rival learns from the boxes of scenes, by steps: use settings of stage 1 or 3, seconds 0")
     place = pick_device(device)
     base = find_adapter(config.model)[0]
