@@ -18,6 +18,7 @@ from arr_coc.qwen import vision
 MINI_ENTRIES = 1536  # mini's vocabulary is smaller than this, any Qwen's a hundred times larger
 PROBE = "familiar.safetensors"  # in the folder of a model that can tell photographs from what it knows
 SIDE = 256  # px of the longer side of the small copy that is judged
+SURE = 0.7  # score above which it is told; at 0 it would be told of one in twenty scenes drawn upon a photograph
 # Names of other people for what is in the drawn world. All on the right is known to mini.
 CALLED = {
     **{"icon": "symbol", "icons": "symbols", "shape": "thing", "shapes": "things", "items": "things", "pic": "picture"},
@@ -124,6 +125,6 @@ def picture_notices(model: Any, images: Sequence[Tensor], geometry: vision.Geome
     if probe is None:
         return []
     scores = [float(impression(model, image, geometry).cpu() @ probe["weight"] + probe["bias"]) for image in images]
-    found = [str(number) for number, score in enumerate(scores, 1) if score > 0]
+    found = [str(number) for number, score in enumerate(scores, 1) if score > SURE]
     which = "this" if len(images) == 1 else f"image {', '.join(found)}"
     return [f"{which} looks like a photograph; mini knows drawings"] if found else []

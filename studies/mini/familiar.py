@@ -73,7 +73,7 @@ def seen(owner: ARRCOCQwen, pictures: Iterable[Image.Image]) -> Tensor:
 
 
 def fit(photos_NX: Tensor, drawn_MX: Tensor) -> dict[str, Tensor]:
-    """A logistic regression, both sides counting alike; above 0 is a photograph."""
+    """A logistic regression, both sides counting alike; above 0 it is rather a photograph than a drawing."""
     both = torch.cat([photos_NX, drawn_MX])
     mean, spread = both.mean(0), both.std(0) + 1e-3
     target = torch.cat([torch.ones(len(photos_NX)), torch.zeros(len(drawn_MX))])

@@ -104,10 +104,12 @@ def renamed(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
         b"\0\0\0\x0cjP  \r\n\x87\n" + rng.randbytes(200), b"RIFF\x24\0\0\0WAVEfmt " + rng.randbytes(40),
         b"\0\0\0\x1cftypavif" + rng.randbytes(200), b"icns" + rng.randbytes(200),
     ]  # fmt: skip
+    verdict = REFUSED
     if seed >= len(others):
         other = ["gif", "bmp", "tiff", "ppm", "tga"][seed - len(others)]
         others += [saved(picture(rng), other)] * VARIANTS
-    return rng.choice(["png", "jpg", "webp"]), others[seed], REFUSED
+        verdict = TAKEN if other in ("gif", "bmp", "tiff") else REFUSED  # pictures that are read, whatever their name
+    return rng.choice(["png", "jpg", "webp"]), others[seed], verdict
 
 
 def bomb(rng: random.Random, seed: int) -> tuple[str, bytes, str]:
