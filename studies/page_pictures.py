@@ -25,7 +25,7 @@ from arr_coc.demo.serving import serve
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures" / "page"
 WIDTHS = {1280: 900, 400: 850}  # px: width of the window, and its height
-WIDEST, HIGHEST, QUALITY = 900, 2200, 20  # px, and of WebP
+WIDEST, HIGHEST, QUALITY = 900, 2200, 18  # px, and of WebP
 PORT = 7869
 WAIT = 120_000  # ms
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
