@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from arr_coc import ARRCOCQwen
 from arr_coc.cli.run import run
-from arr_coc.qwen.familiar import CALLED, meant, outside_words, words_notices
+from arr_coc.qwen.familiar import CALLED, PROBE, meant, outside_words, words_notices
 from arr_coc.qwen.loading import resolve
 from arr_coc_scenes import draw_scene, make_scene
 from studies.wide.making import make_wide
@@ -100,6 +100,14 @@ def test_a_photograph_is_told_and_drawings_are_not(mini):
 def test_a_model_without_a_probe_says_nothing_of_pictures(mini, monkeypatch):
     monkeypatch.setattr(mini.model.config, "_name_or_path", "somewhere/else")
     assert mini.unfamiliar(PHOTOGRAPH) == []
+
+
+@pytest.mark.parametrize("said", ['{"weight": [1, 2], "bias": 0}', '{"bias": 0}', '{"weight": "a", "bias": {}}', "[1]"])
+def test_a_damaged_probe_is_told_in_one_line(mini, monkeypatch, tmp_path, said):
+    (tmp_path / PROBE).write_text(said)
+    monkeypatch.setattr(mini.model.config, "_name_or_path", str(tmp_path))
+    with pytest.raises(ValueError, match=r"familiar\.json: .*(copy the model again|move it away)"):
+        mini.unfamiliar(PHOTOGRAPH)
 
 
 def test_it_is_told_before_the_answer(capsys):

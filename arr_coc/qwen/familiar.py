@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
+from arr_coc.files import read_json_object
 from arr_coc.qwen import vision
 
 MINI_ENTRIES = 1536  # mini's vocabulary is smaller than this, any Qwen's a hundred times larger
-PROBE = "familiar.safetensors"  # in the folder of a model that can tell photographs from what it knows
+PROBE = "familiar.json"  # in the folder of a model that can tell photographs from what it knows
 SIDE = 256  # px of the longer side of the small copy that is judged
-SURE = 0.7  # score above which it is told; at 0 it would be told of one in twenty scenes drawn upon a photograph
+SURE = 0.85  # score above which it is told; at 0 it would be told of one in twenty scenes drawn upon a photograph
 # Names of other people for what is in the drawn world. All on the right is known to mini.
 CALLED = {
     **{"icon": "symbol", "icons": "symbols", "shape": "thing", "shapes": "things", "items": "things", "pic": "picture"},
@@ -102,10 +102,18 @@ def words_notices(tokenizer: Any, question: str) -> list[str]:
 # ---------------------------------------------------------------- photographs
 
 
-def probe_of(model: Any) -> dict[str, Tensor] | None:
-    """What tells photographs from what the model knows, `weight` `[X]` and `bias`; None: it has nothing of the kind."""
-    path = Path(model.config._name_or_path) / PROBE
-    return load_file(path) if path.is_file() else None
+def probe_of(model: Any) -> tuple[Tensor, float] | None:
+    """Weights `[X]` and bias of what tells photographs from what the model knows; None: it has nothing of the kind."""
+    said = read_json_object(Path(model.config._name_or_path) / PROBE)
+    if not said:
+        return None
+    try:
+        weight_X, bias = torch.tensor(said["weight"], dtype=torch.float32), float(said["bias"])
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        weight_X, bias = torch.empty(0), 0.0
+    if weight_X.shape != (model.config.vision_config.hidden_size,):
+        raise ValueError(f"{PROBE}: not for this model, or damaged; copy the model again, or take the file away")
+    return weight_X, bias
 
 
 @torch.no_grad()
@@ -124,7 +132,8 @@ def picture_notices(model: Any, images: Sequence[Tensor], geometry: vision.Geome
     probe = probe_of(model)
     if probe is None:
         return []
-    scores = [float(impression(model, image, geometry).cpu() @ probe["weight"] + probe["bias"]) for image in images]
+    weight_X, bias = probe
+    scores = [float(impression(model, image, geometry).cpu() @ weight_X + bias) for image in images]
     found = [str(number) for number, score in enumerate(scores, 1) if score > SURE]
     which = "this" if len(images) == 1 else f"image {', '.join(found)}"
     return [f"{which} looks like a photograph; mini knows drawings"] if found else []

@@ -13,14 +13,14 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from torch import Tensor
 
 from arr_coc import ARRCOCQwen
-from arr_coc.files import write_json
+from arr_coc.files import write_json, write_whole
 from arr_coc.images.reader import byte_tensor, read_image
 from arr_coc.qwen.familiar import PROBE, impression, picture_notices
 from arr_coc_scenes import draw_scene, make_scene
@@ -72,7 +72,7 @@ def seen(owner: ARRCOCQwen, pictures: Iterable[Image.Image]) -> Tensor:
     return torch.stack([impression(owner.model, byte_tensor(picture), owner.geometry) for picture in pictures])
 
 
-def fit(photos_NX: Tensor, drawn_MX: Tensor) -> dict[str, Tensor]:
+def fit(photos_NX: Tensor, drawn_MX: Tensor) -> dict[str, Any]:
     """A logistic regression, both sides counting alike; above 0 it is rather a photograph than a drawing."""
     both = torch.cat([photos_NX, drawn_MX])
     mean, spread = both.mean(0), both.std(0) + 1e-3
@@ -91,7 +91,7 @@ def fit(photos_NX: Tensor, drawn_MX: Tensor) -> dict[str, Tensor]:
 
     solver.step(loss)
     folded = weight.detach() / spread
-    return {"weight": folded, "bias": bias.detach() - folded @ mean}
+    return {"weight": [round(one, 5) for one in folded.tolist()], "bias": float(bias.detach() - folded @ mean)}
 
 
 def told(owner: ARRCOCQwen, pictures: Iterable[Image.Image]) -> dict[str, int]:
@@ -111,7 +111,8 @@ def main() -> None:
     if a.task == "fit":
         drawn = (drawings("train", 600), drawings("train", 400, "photo", 10**6), old_drawings(200))
         photos_NX = seen(owner, photographs(a.photos, a.split, "train", 1))
-        save_file(fit(photos_NX, torch.cat([seen(owner, some) for some in drawn])), ASSETS / PROBE)
+        found = fit(photos_NX, torch.cat([seen(owner, some) for some in drawn]))
+        write_whole(ASSETS / PROBE, json.dumps(found) + "\n")
         return
     sets = {
         "photographs of validation": photographs(a.photos, a.split, "validation", 0),
