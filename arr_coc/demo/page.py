@@ -2,13 +2,14 @@
 
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from arr_coc.config import Keep
-from arr_coc.demo.ask import Opening, ask_tab, opening
+from arr_coc.demo.ask import SETTLED, Opening, ask_tab, opening
 from arr_coc.demo.compare import compare_tab
 from arr_coc.demo.inputs import MOST_CHARACTERS, Left, budget_line, count_tokens, dialled, read_upload
 from arr_coc.demo.microscope import microscope_tab
@@ -155,4 +156,11 @@ def _heed(
         return [None, "", "", 0, "no image yet", *empty()]
 
     everything = [image, side.question, side.trouble, side.total, side.budget, gallery, *belongs]
-    side.clear.click(nothing, None, everything, cancels=running, **AT_ONCE)
+    cleared = side.clear.click(nothing, None, everything, cancels=running, **AT_ONCE)
+
+    def settled(total: float) -> list[Any]:
+        """The last words of what was ended may come after it was cleared: away with them, unless an image is there."""
+        time.sleep(SETTLED)
+        return [gr.skip()] * (1 + len(belongs)) if total else empty()
+
+    cleared.then(settled, side.total, [gallery, *belongs], **AT_ONCE)

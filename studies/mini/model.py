@@ -15,6 +15,7 @@ import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from arr_coc.config import CONFIG_FILE
+from arr_coc.qwen.familiar import PROBE
 from studies.mini.tokenizer import build_tokenizer, write_tokenizer
 
 MAX_PARAMETERS = 16_000_000
@@ -136,7 +137,7 @@ def copy_assets(source: Path, folder: Path, config: Any) -> None:
     """Tokenizer, settings and template of `source` beside weights of `config`, so that `folder` is a whole model."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in (*source.glob("*.json"), *source.glob("*.jinja")):
-        if path.name not in ("config.json", "model.safetensors.index.json", CONFIG_FILE):
+        if path.name not in ("config.json", "model.safetensors.index.json", CONFIG_FILE, PROBE):
             shutil.copyfile(path, folder / path.name)
     (folder / "config.json").write_text(config.to_json_string())
 
