@@ -77,7 +77,7 @@ def maps_pictures(looked: Look) -> list[tuple[Image.Image, str]]:
 def balance(looked: Look) -> str:
     """Markdown: the weights and the tensions in numbers, and what was done with them."""
     choice = looked.choice
-    told = [f"**{choice.cells_kept}** of {choice.tokens_total} cells kept: {choice.reason}."]
+    told = [f"**{choice.cells_kept}** of {choice.tokens_total} cells kept: {choice.why}."]
     rows = [(f"weight of the {name} map", value) for name, value in choice.weights.items()]
     for name, value in choice.tensions.items():
         low, high = TENSION_ENDS[name]
