@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from arr_coc import ARRCOCQwen
 from arr_coc.cli.run import run
+from arr_coc.qwen import familiar
 from arr_coc.qwen.familiar import CALLED, PROBE, meant, outside_words, words_notices
 from arr_coc.qwen.loading import resolve
 from arr_coc_scenes import draw_scene, make_scene
@@ -95,6 +96,14 @@ def test_a_photograph_is_told_and_drawings_are_not(mini):
     drawn += [make_wide(seed, "seen", (384, 512)).pixels for seed in range(8)]
     told = [bool(mini.unfamiliar(Image.fromarray(np.array(pixels)))) for pixels in drawn]
     assert sum(told) <= 1
+
+
+def test_an_image_is_judged_once(mini, monkeypatch):
+    first = mini.unfamiliar(PHOTOGRAPH)
+    monkeypatch.setattr(familiar, "impression", None)  # nothing looks again
+    assert mini.unfamiliar(PHOTOGRAPH) == first != []
+    with pytest.raises(TypeError):
+        mini.unfamiliar(Image.new("RGB", (64, 64)))
 
 
 def test_a_model_without_a_probe_says_nothing_of_pictures(mini, monkeypatch):

@@ -80,7 +80,7 @@ def thumbnails() -> tuple[gr.Gallery, list[str]]:
 
 def left_side(file: str, first: Opening, model: gr.Dropdown, keep: Keep) -> Left:
     """Image, question, buttons and dial; the tabs say what the buttons do."""
-    label = "Image: JPEG, PNG or WebP, up to 20 MB"
+    label = "Image, up to 20 MB"
     image = Upload(file, label=label, sources=["upload", "clipboard"], height=320, elem_id="image")
     trouble = gr.HTML("", elem_id="trouble")
     question = gr.Textbox(

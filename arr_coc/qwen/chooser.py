@@ -67,6 +67,7 @@ class Chooser(nn.Module):
         self.geometry = Geometry.of(model.config.vision_config, processor)
         self.break_even, self.strict = break_even, False
         self.memory = Memory()  # of images, for further questions about them
+        self.impressions = Memory(1 << 20)  # of about a thousand images: whether they lie outside the model's world
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
         self._pad_id = pad_id_of(model, processor)
         self._told: dict[str, None] = {}
@@ -148,7 +149,7 @@ class Chooser(nn.Module):
             seen = images.get("original_image", [])
         else:
             seen = [byte_tensor(one) for one in read_images(images)]
-        of_pictures = picture_notices(self.model, seen, self.geometry)
+        of_pictures = picture_notices(self.model, seen, self.geometry, self.impressions)
         return of_pictures + (words_notices(self.processor.tokenizer, question) if self.processor is not None else [])
 
     def _request(

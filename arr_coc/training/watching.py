@@ -119,7 +119,9 @@ class Watcher:
         first = {number: row for row, number in reversed(list(enumerate(group.image_R.tolist())))}
         for number, row in sorted(first.items())[:most]:
             image = Image.fromarray(group.images_Bhw3[number].cpu().numpy())
-            question = textwrap.shorten(group.examples[row].question, CAPTION, placeholder=" ...")
+            example = group.examples[row]
+            answer = f" {textwrap.shorten(example.answer, CAPTION // 2, placeholder='...')}" if example.answer else ""
+            question = textwrap.shorten(example.question, CAPTION - len(answer), placeholder=" ...") + answer
             relevance = colour_map(judgement.balance.relevance_BHW[row])
             kept = kept_overlay(image, chosen.keep_BHW[row], None, chosen.covered_BHW[row])
             tiles += [(question, image), ("relevance: dark 0, bright 1", relevance), (KEPT, kept)]

@@ -22,7 +22,7 @@ from torch import Tensor
 from arr_coc import ARRCOCQwen
 from arr_coc.files import write_json, write_whole
 from arr_coc.images.reader import byte_tensor, read_image
-from arr_coc.qwen.familiar import PROBE, impression, picture_notices
+from arr_coc.qwen.familiar import PROBE, impression
 from arr_coc_scenes import draw_scene, make_scene
 from studies.mini.train import ASSETS
 from studies.wide.making import make_wide
@@ -96,7 +96,7 @@ def fit(photos_NX: Tensor, drawn_MX: Tensor) -> dict[str, Any]:
 
 def told(owner: ARRCOCQwen, pictures: Iterable[Image.Image]) -> dict[str, int]:
     """How many of the pictures are told to look like photographs."""
-    found = [bool(picture_notices(owner.model, [byte_tensor(one)], owner.geometry)) for one in pictures]
+    found = [bool(owner.unfamiliar(one)) for one in pictures]
     return {"pictures": len(found), "told": sum(found)}
 
 
