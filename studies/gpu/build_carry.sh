@@ -15,7 +15,8 @@ rm -rf carry/fonts carry/wide carry/site.tar.xz
 mkdir -p carry/fonts "$wheels/site"
 "$python" -m pip download --quiet --no-deps --only-binary :all: --python-version 3.12 --dest "$wheels" \
     transformers==5.22.2 accelerate==1.15.0 peft==0.21.2 psutil typer rich shellingham markdown-it-py mdurl pygments \
-    fastapi starlette uvicorn h11 click python-multipart annotated-doc anyio httpx httpcore certifi idna
+    fastapi starlette uvicorn h11 click python-multipart annotated-doc anyio httpx httpcore certifi idna \
+    opentelemetry-api
 "$python" -m pip download --quiet --only-binary :all: --python-version 3.12 --dest "$wheels" pydantic
 for wheel in "$wheels"/*.whl; do
     "$python" -m zipfile -e "$wheel" "$wheels/site"
