@@ -54,14 +54,15 @@ def text_table(results: dict[str, Any]) -> str:
 
 
 def texture_cost(results: dict[str, Any]) -> str:
-    """Time, operations and arithmetic by the side of an image."""
+    """Time, on a GPU also as a recorded graph, operations and arithmetic by the side of an image."""
     found = {(row["work"], row["side"]): row for row in results["rows"]}
     sides = sorted({side for _, side in found})
     rows = []
     for work in dict.fromkeys(work for work, _ in found):
         several = [found[work, side] for side in sides]
         last = several[-1]
-        rows.append((work, *(f"{row['ms']:.1f}" for row in several), f"{last['launches']}", f"{last['mflop']:.0f}"))
+        times = [f"{row['ms']:.1f}" + (f", {row['recorded_ms']:.2f}" if "recorded_ms" in row else "") for row in several]
+        rows.append((work, *times, f"{last['launches']}", f"{last['mflop']:.0f}"))
     heads = (results["device"], *(f"{side} px, ms" for side in sides), "operations", "MFLOP")
     return "\n".join(markdown_table(heads, rows))
 

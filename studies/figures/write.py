@@ -176,6 +176,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
     "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
     "docs/textures.md": {
         "texture cost": (texture_cost, "speed-textures"),
+        "texture cost on a GPU": (texture_cost, "speed-textures-gpu"),
         "saliency": (saliency_table, "saliency"),
         "text": (text_table, "text-channel"),
     },
