@@ -61,7 +61,8 @@ def texture_cost(results: dict[str, Any]) -> str:
     for work in dict.fromkeys(work for work, _ in found):
         several = [found[work, side] for side in sides]
         last = several[-1]
-        times = [f"{row['ms']:.1f}" + (f", {row['recorded_ms']:.2f}" if "recorded_ms" in row else "") for row in several]
+        decimals = {key: number for key, number in (("ms", 1), ("recorded_ms", 2)) if key in last}
+        times = [", ".join(f"{row[key]:.{number}f}" for key, number in decimals.items()) for row in several]
         rows.append((work, *times, f"{last['launches']}", f"{last['mflop']:.0f}"))
     heads = (results["device"], *(f"{side} px, ms" for side in sides), "operations", "MFLOP")
     return "\n".join(markdown_table(heads, rows))

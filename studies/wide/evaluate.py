@@ -9,7 +9,7 @@ that are in the file already and are not asked again stay.
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,13 @@ from studies.mini.evaluation import (
     sparse_rows,
 )
 from studies.outcomes import Outcome, by_group, summary
-from studies.wide.evaluate_views import view_outcomes, view_tests
+from studies.wide.evaluate_views import ViewRow, view_outcomes, view_tests
 from studies.wide.held_out import AXES
 from studies.wide.making import make_wide
 
 FIRST_SEED = 9_000_000  # of the tests; training counts its own seeds, in a split of its own
-Test = tuple[str, Callable[[Answerer], list[Outcome]], dict[str, list[str]]]
+Answered = tuple[list[Outcome], dict[str, list[str]]]  # outcomes, names to group their images by
+Test = tuple[str, Callable[[Answerer], Answered]]
 
 
 def ask_wide(split: str, questions: int, size: tuple[int, int]) -> list[Asked]:
@@ -51,29 +52,39 @@ def ask_wide(split: str, questions: int, size: tuple[int, int]) -> list[Asked]:
 
 
 def tests(questions: int, side: int) -> Iterator[Test]:
-    """(name, how it is answered, names to group its images by), drawn when their turn comes."""
-    seen = ask_wide("seen", questions, (side, side))
-    larger = ask_wide("seen", max(1, questions // 4), (2 * side, 2 * side))
-    yield _of_images("seen", seen, dense_rows)
-    for name, rows in view_tests(questions, seen, larger):
-        groups = {"axes": [row.group for row in rows]} if name.endswith("held_out") else {}
-        yield name, partial(view_outcomes, rows=rows), groups
+    """(name, how it is answered): scenes are drawn when they are first asked about."""
+    seen, larger = (
+        cache(partial(ask_wide, "seen", number, (size, size)))
+        for number, size in ((questions, side), (max(1, questions // 4), 2 * side))
+    )
+    yield "seen", partial(_of_images, seen, dense_rows)
+    for name, draw in view_tests(questions, seen, larger):
+        yield name, partial(_of_views, draw, name.endswith("held_out"))
     for axis in AXES:
-        yield _of_images(axis, ask_wide(axis, questions, (side, side)), dense_rows)
-    yield _of_images("old_seen", ask_about("seen", questions, (side, side)), dense_rows)
-    yield _of_images("old_unseen", ask_about("unseen", questions, (side, side)), dense_rows)
-    yield _of_images("sparse25", seen, sparse_rows)
-    yield _of_images("sparse6", seen, partial(sparse_rows, share=0.06))
-    yield _of_images("blank", seen, blind_rows)
-    yield _of_images("another_image", seen, shuffled_rows)
-    yield _of_images("double_size", larger, dense_rows)
-    largest = ask_wide("seen", max(1, questions // 8), (4 * side, 4 * side))
-    yield _of_images("fourfold_size", largest, dense_rows)
+        yield axis, partial(_of_images, partial(ask_wide, axis, questions, (side, side)), dense_rows)
+    for split in ("seen", "unseen"):
+        yield f"old_{split}", partial(_of_images, partial(ask_about, split, questions, (side, side)), dense_rows)
+    yield "sparse25", partial(_of_images, seen, sparse_rows)
+    yield "sparse6", partial(_of_images, seen, partial(sparse_rows, share=0.06))
+    yield "blank", partial(_of_images, seen, blind_rows)
+    yield "another_image", partial(_of_images, seen, shuffled_rows)
+    yield "double_size", partial(_of_images, larger, dense_rows)
+    largest = partial(ask_wide, "seen", max(1, questions // 8), (4 * side, 4 * side))
+    yield "fourfold_size", partial(_of_images, largest, dense_rows)
 
 
-def _of_images(name: str, asked: list[Asked], make_rows: Callable[[Sequence[Asked]], list[Row]]) -> Test:
-    groups = {"layouts": [a.scene.layout for a in asked]} if name == "layouts" else {}
-    return name, partial(outcomes, asked=asked, make_rows=make_rows), groups
+def _of_images(
+    draw: Callable[[], list[Asked]], make_rows: Callable[[Sequence[Asked]], list[Row]], answerer: Answerer
+) -> Answered:
+    """Outcomes; where layouts are held out, the name of the layout of each image beside them."""
+    asked = draw()
+    layouts = [a.scene.layout for a in asked] if asked[0].scene.split == "layouts" else []
+    return outcomes(answerer, asked, make_rows), {"layouts": layouts} if layouts else {}
+
+
+def _of_views(draw: Callable[[], list[ViewRow]], by_axis: bool, answerer: Answerer) -> Answered:
+    rows = draw()
+    return view_outcomes(answerer, rows), {"axes": [row.group for row in rows]} if by_axis else {}
 
 
 def evaluate(
@@ -86,10 +97,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Accuracy with 95 % intervals, per split and family; no new split is begun after `seconds`. `only`: (): all."""
     started, report = time.monotonic(), read_json_object(out) if out else {}
-    for name, answered, groups in tests(questions, side):
+    for name, answered in tests(questions, side):
         if only and name not in only:
             continue
-        found = answered(answerer)
+        found, groups = answered(answerer)
         report[name] = summary(found) | {"families": by_group(found, "family")}
         for kind, names in groups.items():
             each = {group: [o for o in found if names[o.image] == group] for group in sorted(set(names))}

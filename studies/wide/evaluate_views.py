@@ -13,6 +13,7 @@ R rows, K kept cells.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -205,21 +206,31 @@ def view_outcomes(answerer: Answerer, rows: Sequence[ViewRow]) -> list[Outcome]:
     ]
 
 
-def view_tests(questions: int, asked: Sequence[Asked], larger: Sequence[Asked]) -> Iterator[tuple[str, list[ViewRow]]]:
-    """(name, rows), the most telling first; `asked` and `larger` are wide scenes for tests with a small copy."""
-    clips, several = ask_views("clips", ("seen",), questions), ask_views("several", ("seen",), questions)
+def view_tests(
+    questions: int, asked: Callable[[], list[Asked]], larger: Callable[[], list[Asked]]
+) -> Iterator[tuple[str, Callable[[], list[ViewRow]]]]:
+    """(name, how its rows are drawn), the most telling first; `asked` and `larger` draw the scenes of small copies."""
+    clips, several = (cache(partial(ask_views, kind, ("seen",), questions)) for kind in ("clips", "several"))
     yield "clips", clips
     yield "several", several
-    yield "clips_in_time", in_time(clips)
-    yield "clips_shuffled", shuffled(clips)
+    yield "clips_in_time", lambda: in_time(clips())
+    yield "clips_shuffled", lambda: shuffled(clips())
     for shown, name, kept in ((asked, "25", KEPT), (larger, "128", KEPT / 2)):
-        yield f"foveated{name}", window_rows(shown, kept, copied=True, missed=0.0)
-        yield f"foveated{name}_missed", window_rows(shown, kept, copied=True, missed=0.5)
-        yield f"sparse{name}_missed", window_rows(shown, kept, copied=False, missed=0.5)
-    yield "sparse128", window_rows(larger, KEPT / 2, copied=False, missed=0.0)
-    yield "clips_held_out", ask_views("clips", HELD_OUT, questions)
-    yield "several_held_out", ask_views("several", (*HELD_OUT, "layouts"), questions)
+        for copied, missed in ((True, 0.0), (True, 0.5), (False, 0.5), (False, 0.0)):
+            if copied or missed or shown is larger:  # `sparse25` of whole images is a test of its own
+                label = f"{'foveated' if copied else 'sparse'}{name}{'_missed' if missed else ''}"
+                yield label, partial(_windows, shown, kept, copied, missed)
+    yield "clips_held_out", partial(ask_views, "clips", HELD_OUT, questions)
+    yield "several_held_out", partial(ask_views, "several", (*HELD_OUT, "layouts"), questions)
     controls: tuple[tuple[str, Show], ...] = (("blank", blank), ("another", another), ("sparse25", with_evidence))
     for name, show in controls:
-        yield f"clips_{name}", show(clips)
-        yield f"several_{name}", show(several)
+        yield f"clips_{name}", partial(_shown, show, clips)
+        yield f"several_{name}", partial(_shown, show, several)
+
+
+def _windows(asked: Callable[[], list[Asked]], kept: float, copied: bool, missed: float) -> list[ViewRow]:
+    return window_rows(asked(), kept, copied, missed)
+
+
+def _shown(show: Show, rows: Callable[[], list[ViewRow]]) -> list[ViewRow]:
+    return show(rows())
