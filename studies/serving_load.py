@@ -66,7 +66,7 @@ def random_folder(shape: str, folder: Path) -> str:
         setattr(config, f"{name}_token_id", own[f"{name}_token_id"])
     build_random(config, "cpu", torch.bfloat16).save_pretrained(folder)
     for file in source.iterdir():
-        if file.suffix in (".json", ".jinja") and not file.name.startswith(("config", "model", "arr_coc")):
+        if file.suffix in (".json", ".jinja") and not file.name.startswith(("config", "model", "arr_coc", "familiar")):
             shutil.copy(file, folder)
     return str(folder)
 
