@@ -389,11 +389,11 @@ def test_every_evaluation_draws_the_same_six_examples_and_writes_what_it_found(m
     assert [picture.name for picture in pictures] == ["step-00000001.png", "step-00000002.png"]
     sheets = [np.asarray(Image.open(picture)) for picture in pictures]
     assert sheets[0].shape == sheets[1].shape
-    tall, wide = 278, 252  # px from one tile to the next: image, relevance and kept cells, of two examples in a row
+    tall, wide = 295, 252  # px from one tile to the next: image, relevance and kept cells, of two examples in a row
     assert sheets[0].shape[:2] == (3 * tall + 12, 6 * wide + 12)
     for row in range(3):
         for column in range(6):
-            first, second = (sheet[tall * row + 38 :, wide * column + 12 :][:240, :240] for sheet in sheets)
+            first, second = (sheet[tall * row + 55 :, wide * column + 12 :][:240, :240] for sheet in sheets)
             assert first.std() > 1, "an empty tile"
             assert column % 3 or (first == second).all(), "another image"
     held = [record for record in metrics(tmp_path / "watched") if "held" in record]

@@ -3,7 +3,7 @@
 When the page opens, the first example is answered already, and the plain model has answered it too.
 """
 
-import time
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ MOST_ATTENDED = 2048  # tokens up to which the attention of a plain answer is dr
 MOST_OPENING = 32  # new tokens of the answer that is there when the page opens
 
 THINKING, ANSWERING, STOPPED = (f'<p class="verdict">{word}</p>' for word in ("thinking …", "answering …", "stopped"))
-SETTLED = 0.5  # s after Stop until nothing more arrives of what was stopped
-# Where the answer stands below the question and not beside it, the page goes there.
+# To the tab of the answer; and where it stands below the question and not beside it, the page goes there.
 TO_ANSWER = """() => {
   const tabs = document.getElementById("tabs");
   if (tabs.getBoundingClientRect().top > window.innerHeight / 2) tabs.scrollIntoView({behavior: "smooth"});
+  return {__type__: "update", selected: "ask"};
 }"""
 
 
@@ -138,7 +138,17 @@ def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) 
     """What belongs to one image, and what may be running; `chosen` is the event of an example."""
     import gradio as gr
 
-    from arr_coc.demo.parts import AT_ONCE, MODELS, PRIVATE, guarded, in_a_line, picture, toast
+    from arr_coc.demo.parts import (
+        MODELS,
+        PRIVATE,
+        begins,
+        guarded,
+        in_a_line,
+        is_late,
+        leave_nothing_late,
+        picture,
+        toast,
+    )
 
     now = first.told
     notices = gr.HTML(now.notices, elem_id="notices")
@@ -164,17 +174,17 @@ def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) 
             yield *[gr.skip()] * 3, "", note(f"no answer: {why}", "trouble"), "", ""
             raise toast(why) from None
 
-    def stopped(line: str) -> Any:
-        time.sleep(SETTLED)
-        return STOPPED if line in (THINKING, ANSWERING) else gr.skip()
-
+    for event in (side.ask.click, side.question.submit, chosen.then):  # before the answer: what is first is done first
+        event(None, None, tabs, js=TO_ANSWER, queue=False, **PRIVATE)
     inputs = [*side.asked, side.model]
-    looks: dict[str, Any] = {"show_progress": "minimal", "show_progress_on": answer, **MODELS}
+    looks: dict[str, Any] = {"show_progress": "minimal", "show_progress_on": answer, "js": begins("ask"), **MODELS}
     others = (event(answer_it, inputs, outputs, **looks, **PRIVATE) for event in (side.question.submit, chosen.then))
     running = [side.ask.click(answer_it, inputs, outputs, api_name="ask", **looks), *others]
-    for event in (side.ask.click, side.question.submit, chosen.then):
-        event(lambda: gr.Tabs(selected="ask"), None, tabs, **AT_ONCE)
-        event(None, None, None, js=TO_ANSWER, queue=False, **PRIVATE)
-    ended = side.stop.click(None, None, None, cancels=running, queue=False, **PRIVATE)
-    ended.then(stopped, figures, figures, **AT_ONCE)
+    side.stop.click(None, None, None, cancels=running, queue=False, **PRIVATE)
+    # It is over, and its last line says that it is not: it was stopped, which is a failure to Gradio.
+    unfinished = f"{json.dumps([THINKING, ANSWERING])}.includes(line)"
+    stopped = f"line => !({is_late('ask')}) && {unfinished} ? {json.dumps(STOPPED)} : undefined"
+    for over in (over for event in running for over in (event.success, event.failure)):
+        over(None, figures, figures, js=stopped, queue=False, **PRIVATE)
+    leave_nothing_late("ask", running, outputs)
     return outputs, running

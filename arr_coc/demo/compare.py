@@ -84,7 +84,18 @@ def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
     """What belongs to one image, and what may be running."""
     import gradio as gr
 
-    from arr_coc.demo.parts import AT_ONCE, MODELS, PRIVATE, SHOWN, filled, guarded, picture, pictures
+    from arr_coc.demo.parts import (
+        AT_ONCE,
+        MODELS,
+        PRIVATE,
+        SHOWN,
+        begins,
+        filled,
+        guarded,
+        leave_nothing_late,
+        picture,
+        pictures,
+    )
 
     ways = gr.CheckboxGroup(
         list(WAYS), value=[PLAIN, OURS], label=f"Ways to choose the tokens, up to {MOST_WAYS}", elem_id="ways"
@@ -115,8 +126,11 @@ def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
 
     outputs = [result, slider, bars, memory, *kept]
     inputs = [*side.asked, ways, names]
-    running = button.click(compare_them, inputs, outputs, api_name="compare", show_progress_on=result, **MODELS)
+    looks = {"show_progress_on": result, "js": begins("compare"), **MODELS}
+    running = button.click(compare_them, inputs, outputs, api_name="compare", **looks)
     side.stop.click(None, None, None, cancels=[running], **PRIVATE)
     for event in (ways.change, names.change):
         event(None, [ways, names], None, js=AT_MOST, **AT_ONCE)
-    return [result, slider, bars, *kept], [running]
+    belongs = [result, slider, bars, *kept]
+    leave_nothing_late("compare", [running], belongs)
+    return belongs, [running]

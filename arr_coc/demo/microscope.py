@@ -139,11 +139,11 @@ def second_question(models: Models, name: str, looked: Look, question: str | Non
     return difference(looked.picture, looked.choice, other), line
 
 
-def microscope_tab(models: Models, side: Left) -> list[Any]:
-    """What belongs to one image."""
+def microscope_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
+    """What belongs to one image, and what may be running."""
     import gradio as gr
 
-    from arr_coc.demo.parts import MODELS, PRIVATE, filled, guarded, picture, pictures
+    from arr_coc.demo.parts import MODELS, PRIVATE, begins, filled, guarded, leave_nothing_late, picture, pictures
 
     last = gr.State(None, time_to_live=KEPT_FOR)
     button = gr.Button("Look", variant="primary", elem_id="look")
@@ -198,8 +198,11 @@ def microscope_tab(models: Models, side: Left) -> list[Any]:
         return gr.Image(drawn, visible=True), said
 
     outputs = [last, numbers, weights, line, kept, grown, channels, difference, *maps]
-    button.click(look_at, [*side.asked, side.model], outputs, show_progress_on=kept, **MODELS, **PRIVATE)
+    how: dict[str, Any] = {"js": begins("microscope"), **MODELS, **PRIVATE}
+    running = [button.click(look_at, [*side.asked, side.model], outputs, show_progress_on=kept, **how)]
     kept.select(click, last, [kept, numbers], show_progress="hidden", **PRIVATE)
-    for event in (differ.click, second.submit):
-        event(compare, [last, second, side.model], [difference, line], **MODELS, **PRIVATE)
-    return outputs
+    running += [
+        event(compare, [last, second, side.model], [difference, line], **how) for event in (differ.click, second.submit)
+    ]
+    leave_nothing_late("microscope", running, outputs)
+    return outputs, running

@@ -2,19 +2,18 @@
 
 import os
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from arr_coc.config import Keep
-from arr_coc.demo.ask import SETTLED, Opening, ask_tab, opening
+from arr_coc.demo.ask import Opening, ask_tab, opening
 from arr_coc.demo.compare import compare_tab
 from arr_coc.demo.inputs import MOST_CHARACTERS, Left, budget_line, count_tokens, dialled, read_upload
 from arr_coc.demo.microscope import microscope_tab
 from arr_coc.demo.models import Models
-from arr_coc.demo.parts import AT_ONCE, PRIVATE, Upload, dial_slider, emptied, guarded, in_a_line
+from arr_coc.demo.parts import AT_ONCE, EMPTYING, PRIVATE, Upload, dial_slider, emptied, guarded, in_a_line
 from arr_coc.demo.scenes import examples, scenes_tab
 from arr_coc.demo.telling import about, note
 
@@ -48,10 +47,11 @@ def build_page(models: Models) -> gr.Blocks:
                 with gr.Tab("Compare", id="compare") as compare:
                     compared, comparing = compare_tab(models, side)
                 with gr.Tab("Microscope", id="microscope") as microscope:
-                    looked = microscope_tab(models, side)
+                    looked, looking = microscope_tab(models, side)
                 with gr.Tab("Scenes", id="scenes") as scenes:
                     scenes_tab(models, side)
-        _heed(models, side, known, chosen, gallery, [*answered, *compared, *looked], [*running, *comparing])
+        running = [*running, *comparing, *looking]
+        _heed(models, side, known, chosen, gallery, [*answered, *compared, *looked], running)
         for tab in (ask, compare, microscope):
             tab.select(lambda: [gr.update(visible=True)] * 2, None, [column, gallery], **AT_ONCE)
         scenes.select(lambda: [gr.update(visible=False)] * 2, None, [column, gallery], **AT_ONCE)
@@ -140,10 +140,10 @@ def _heed(
 
     image, measured = side.image, [side.image, side.trouble, side.total]
     dialled_now = [side.total, side.dial, side.model]
-    *images, model = (
-        event(empty, None, [gallery, *belongs], cancels=running, **AT_ONCE)
-        for event in (image.upload, image.clear, side.model.change)
-    )
+    emptying = (image.upload, image.clear, side.model.change)
+    for event in (*emptying, side.clear.click):  # what runs is ended before anything is emptied
+        event(None, None, None, js=EMPTYING, cancels=running, queue=False, **PRIVATE)
+    *images, model = (event(empty, None, [gallery, *belongs], **AT_ONCE) for event in emptying)
     model = model.then(change_model, side.model, [known, side.dial], **PRIVATE)
     for before in (*images, model, chosen):
         # One after the other: what is asked once the count is there is not taken away any more, and the line is made
@@ -156,11 +156,4 @@ def _heed(
         return [None, "", "", 0, "no image yet", *empty()]
 
     everything = [image, side.question, side.trouble, side.total, side.budget, gallery, *belongs]
-    cleared = side.clear.click(nothing, None, everything, cancels=running, **AT_ONCE)
-
-    def settled(total: float) -> list[Any]:
-        """The last words of what was ended may come after it was cleared: away with them, unless an image is there."""
-        time.sleep(SETTLED)
-        return [gr.skip()] * (1 + len(belongs)) if total else empty()
-
-    cleared.then(settled, side.total, [gallery, *belongs], **AT_ONCE)
+    side.clear.click(nothing, None, everything, **AT_ONCE)

@@ -3,6 +3,7 @@
 import functools
 import html
 import inspect
+import json
 import secrets
 from abc import ABCMeta
 from collections.abc import Callable, Iterator
@@ -21,6 +22,10 @@ from arr_coc.demo.telling import short_message
 MODELS: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1}  # events of a model: one queue
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}  # events of the page that nobody else calls
 AT_ONCE: dict[str, Any] = {"queue": False, "show_progress": "hidden", **PRIVATE}  # those of them that take no time
+# What belongs to an image is emptied by a click while an answer is still on its way. An event's function runs, and is
+# done, before what it cancels is cancelled, and words that were sent by then are written even later. So the browser
+# counts how often the page was emptied, what begins remembers the count, and what ends under another is taken away.
+EMPTYING = "() => { window.emptied = (window.emptied ?? 0) + 1; }"
 SHOWN: dict[str, Any] = {"type": "pil", "interactive": False, "elem_classes": "titled"}  # of pictures to look at
 
 THEME = gr.themes.Base(
@@ -104,6 +109,25 @@ def dial_slider(name: str, keep: Keep) -> gr.Slider:
 def emptied(components: list[Any]) -> list[Any]:
     """What makes components show nothing; those that were hidden at first are hidden again."""
     return [None if isinstance(one, gr.State) else gr.update(value=None, visible=one.visible) for one in components]
+
+
+def begins(tab: str) -> str:
+    """Script for the beginning of what a tab may have running."""
+    return f"(...values) => {{ (window.begun ??= {{}}).{tab} = window.emptied; return values; }}"
+
+
+def is_late(tab: str) -> str:
+    """Script: whether the page was emptied since."""
+    return f"window.begun?.{tab} !== window.emptied"
+
+
+def leave_nothing_late(tab: str, events: list[Any], outputs: list[Any]) -> None:
+    """Once the last words of what ran are on the page: away with them, if the page was emptied meanwhile."""
+    places = [one for one in outputs if not isinstance(one, gr.State)]
+    script = f"() => {is_late(tab)} ? {json.dumps(emptied(places))} : []"
+    for event in events:
+        for over in (event.success, event.failure):
+            over(None, None, places, js=script, queue=False, **PRIVATE)
 
 
 def picture(label: str, name: str, *, value: Any = None, visible: bool = True, bare: bool = False) -> gr.Image:

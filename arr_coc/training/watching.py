@@ -27,7 +27,7 @@ SHOWN = 6
 SHOWN_KEEP = 0.1  # fraction KEPT in the pictures
 KEPT = f"{SHOWN_KEEP:.0%} kept (blue: for coverage)"  # on one line of a tile
 TILE = 240  # px of the longer side of a picture's tiles
-CAPTION = 32  # letters of a question that fit over a tile
+CAPTION = 56  # letters of a question and its answer that fit over a tile, on two lines
 
 
 class Clock:
@@ -120,7 +120,7 @@ class Watcher:
         for number, row in sorted(first.items())[:most]:
             image = Image.fromarray(group.images_Bhw3[number].cpu().numpy())
             example = group.examples[row]
-            answer = f" {textwrap.shorten(example.answer, CAPTION // 2, placeholder='...')}" if example.answer else ""
+            answer = f" → {textwrap.shorten(example.answer, CAPTION // 2, placeholder='...')}" if example.answer else ""
             question = textwrap.shorten(example.question, CAPTION - len(answer), placeholder=" ...") + answer
             relevance = colour_map(judgement.balance.relevance_BHW[row])
             kept = kept_overlay(image, chosen.keep_BHW[row], None, chosen.covered_BHW[row])

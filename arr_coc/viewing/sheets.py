@@ -32,7 +32,8 @@ def sheet(tiles: Sequence[tuple[str, Image.Image]], size: tuple[int, int], colum
     for place, (label, picture) in enumerate(tiles):
         x, y = MARGIN + place % columns * step_x, MARGIN + place // columns * step_y
         page.paste(text_block(label, width, LABEL, most=LINES), (x, y + 2))
-        how = Image.Resampling.NEAREST if place else Image.Resampling.LANCZOS  # a photo first, then cells
+        is_map = place and picture.width < size[0]  # cells; a picture is larger than its tile, or the first
+        how = Image.Resampling.NEAREST if is_map else Image.Resampling.LANCZOS
         page.paste(picture.resize(size, how), (x, y + caption))
     return page
 
