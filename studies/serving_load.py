@@ -64,7 +64,9 @@ def random_folder(shape: str, folder: Path) -> str:
     own = read_json_object(source / "config.json")
     for name in ("image", "video", "vision_start", "vision_end"):
         setattr(config, f"{name}_token_id", own[f"{name}_token_id"])
-    build_random(config, "cpu", torch.bfloat16).save_pretrained(folder)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    build_random(config, device, torch.bfloat16).save_pretrained(folder)
+    torch.cuda.empty_cache()
     for file in source.iterdir():
         if file.suffix in (".json", ".jinja") and not file.name.startswith(("config", "model", "arr_coc", "familiar")):
             shutil.copy(file, folder)
@@ -102,6 +104,7 @@ def cpu_seconds(pid: int) -> float:
 
 def measure(model: str, batch: int, clients: int, asked: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
     """Times of all requests, and what came of each. The first few are asked beforehand, once."""
+    launched = time.perf_counter()
     with served(model, batch) as (url, pid), httpx.Client(timeout=600) as web, ThreadPoolExecutor(clients) as pool:
 
         def ask(body: dict[str, Any]) -> tuple[str, int, float]:
@@ -110,13 +113,19 @@ def measure(model: str, batch: int, clients: int, asked: list[dict[str, Any]]) -
             kept = told["usage"]["visual_tokens_kept"]
             return told["choices"][0]["message"]["content"], kept, time.perf_counter() - began
 
+        ready = time.perf_counter() - launched
         list(pool.map(ask, asked[:clients]))
         httpx.get(f"{url}/v1/models")
         worked, began = cpu_seconds(pid), time.perf_counter()
         found = list(pool.map(ask, asked[clients:]))
         wall, worked = time.perf_counter() - began, cpu_seconds(pid) - worked
     waited = statistics.median(seconds for *_, seconds in found)
-    times = {"wall_s": round(wall, 2), "cpu_s": round(worked, 2), "median_wait_s": round(waited, 3)}
+    times = {
+        "start_s": round(ready, 1),
+        "wall_s": round(wall, 2),
+        "cpu_s": round(worked, 2),
+        "median_wait_s": round(waited, 3),
+    }
     return {"batch": batch, **times}, [one[:2] for one in found]
 
 
