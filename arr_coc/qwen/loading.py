@@ -20,13 +20,13 @@ from transformers.utils import logging as transformers_logging
 from arr_coc.config import ARRCOCConfig, check_generation
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
+from arr_coc.qwen.family import check_family, deepstack_levels
 from arr_coc.qwen.finding import EMBEDDED, ModelNotFound, could_be_on_a_hub, not_found, resolve
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.storage import MODEL_TYPE, Shape, check_finite, has_adapter, has_base, load_adapter, read_shapes
 
 __all__ = ["EMBEDDED", "ModelNotFound", "resolve"]  # found here too
 
-FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 MOST_SETTINGS = 2**26  # bytes of a file that holds no weights; the largest is a tokenizer of 11 MB
@@ -34,6 +34,7 @@ MOST_LAYERS = 128  # of a tower; the largest Qwen3-VL has 94
 MOST_NUMBER = 10_000_000  # in a config; the largest are a base of angles and a vocabulary
 MOST_LISTED = 1_000  # entries of a list, and labels of a classifier, which are made into one
 DECODER = "language_model.layers."  # part of the name of a weight
+DRAFT = "mtp."  # how names of weights begin that draft several tokens at once: published with Qwen3.5, and not read
 CODE = ("auto_map", "attn_implementation", "experts_implementation")  # settings that can name code to be run
 
 
@@ -81,11 +82,6 @@ def pick_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     if dtype not in named:
         raise ValueError(f"dtype={dtype!r}: expected auto, {', '.join(named)}")
     return named[dtype]
-
-
-def check_family(model_type: str) -> None:
-    if model_type not in FAMILIES:
-        raise ValueError(f"a model of type {model_type!r} is not a Qwen3-VL: expected {' or '.join(FAMILIES)}")
 
 
 def load_parts(
@@ -151,7 +147,7 @@ def find_unadapted(source: str | Path) -> str:
 
 
 def family_of(base: str) -> str:
-    """One of `FAMILIES`, from a model's config."""
+    """One of `family.FAMILIES`, from a model's config."""
     with _one_line(base):
         said, _ = PretrainedConfig.get_config_dict(base)
         check_family(said.get("model_type", ""))
@@ -186,7 +182,7 @@ def load_stock(
             transformers_logging.set_verbosity_error()  # it would list the layers that are left out
         model, info = AutoModelForImageTextToText.from_pretrained(base, config=config, **how, **kwargs)
         transformers_logging.set_verbosity(said)
-        left = {name for name in info["unexpected_keys"] if layers is not None and DECODER in name}
+        left = {name for name in info["unexpected_keys"] if name.startswith(DRAFT) or (layers and DECODER in name)}
         for what in ("missing", "unexpected", "mismatched"):
             for name in sorted(set(map(str, info[f"{what}_keys"])) - left):
                 raise ValueError(f"{_shown(base)}: the weight {name!r} is {what}; copy the model again")
@@ -208,7 +204,8 @@ def _read_config(base: str, hub: dict[str, Any]) -> Any:
     depths = (config.text_config.num_hidden_layers, config.vision_config.depth)
     if not all(1 <= depth <= MOST_LAYERS for depth in depths):
         raise ValueError(f"config.json: {max(depths):,} layers, expected 1 to {MOST_LAYERS}; copy it again")
-    if not set(config.vision_config.deepstack_visual_indexes) <= set(range(config.vision_config.depth)):
+    levels = config.vision_config.deepstack_visual_indexes if deepstack_levels(config) else ()
+    if not set(levels) <= set(range(config.vision_config.depth)):
         raise ValueError("config.json: key 'deepstack_visual_indexes' names layers that are not there; copy it again")
     return config
 

@@ -23,6 +23,7 @@ from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
 from arr_coc.evaluation.field.run import Samples, unit
 from arr_coc.evaluation.field.table import Row, add_oracle, add_tests, base_row, check_counts, check_prompts
 from arr_coc.files import fingerprint, read_json_object, write_json
+from arr_coc.qwen.family import deepstack_levels
 from arr_coc.qwen.loading import find_adapter, resolve
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.selectors import PLAIN, Selector
@@ -140,7 +141,7 @@ class Bench:
         records = {method: [table[method.key][name] for name in questions] for method in methods}
         rows: dict[Method, Row] = {}
         layers = self.owner.model.config.text_config.num_hidden_layers
-        levels = len(self.owner.model.config.vision_config.deepstack_visual_indexes)
+        levels = deepstack_levels(self.owner.model.config)
         for method in methods:
             selector = self.selectors.get(method.selector)
             check_counts(method, records[method], selector is not None and selector.resizes)
