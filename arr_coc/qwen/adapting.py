@@ -174,9 +174,13 @@ def _load_lora(model: Any, folder: Path) -> Any:
     return model
 
 
+def lora_targets(config: Any) -> str:
+    """Names of the matrices that LoRA stands beside, as a pattern; `config` is the stock model's."""
+    return HYBRID_TARGETS if is_hybrid(config.text_config) else LORA_TARGETS
+
+
 def _lora_config(model: Any, rank: int, alpha: float, dropout: float) -> Any:
-    matrices = HYBRID_TARGETS if is_hybrid(model.config.text_config) else LORA_TARGETS
-    targets = {"target_modules": matrices, "r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
+    targets = {"target_modules": lora_targets(model.config), "r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
     return _peft().LoraConfig(bias="none", **targets)
 
 

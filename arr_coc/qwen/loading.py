@@ -22,7 +22,7 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
 from arr_coc.qwen.family import check_family, deepstack_levels
 from arr_coc.qwen.finding import EMBEDDED, ModelNotFound, could_be_on_a_hub, not_found, resolve
-from arr_coc.qwen.processor import load_processor
+from arr_coc.qwen.processor import limit_pixels, load_processor
 from arr_coc.qwen.storage import MODEL_TYPE, Shape, check_finite, has_adapter, has_base, load_adapter, read_shapes
 
 __all__ = ["EMBEDDED", "ModelNotFound", "resolve"]  # found here too
@@ -91,12 +91,15 @@ def load_parts(
     encoding: str | None,
     position_policy: str | None,
     layers: Callable[[ARRCOCConfig, ARRCOCLayer | None, Any], int] | None = None,
+    min_pixels: int | None = None,
+    max_pixels: int | None = None,
     **model_kwargs: Any,
 ) -> tuple[Any, ARRCOCConfig, ARRCOCLayer | None, Any]:
     """The model with what stage 2 taught it, the config, the adapter's layer if there is one, and the processor.
 
-    `encoding` and `position_policy` take the place of the config's own where they are given. `layers` says from
-    settings, the layer and the stock model's config how many decoder layers are needed; without, the model is whole.
+    `encoding`, `position_policy` and the limits of pixels take the place of the config's own where they are given.
+    `layers` says from settings, the layer and the stock model's config how many decoder layers are needed; without, the
+    model is whole.
     """
     base, config, layer = find_adapter(source)
     device = pick_device(device)
@@ -118,10 +121,12 @@ def load_parts(
         config,
         encoding=encoding or config.encoding,
         position_policy=position_policy or config.position_policy,
+        min_pixels=config.min_pixels if min_pixels is None else min_pixels,
+        max_pixels=config.max_pixels if max_pixels is None else max_pixels,
     )
     hub = {name: model_kwargs[name] for name in HUB_KEYWORDS if name in model_kwargs}
     with _one_line(base):
-        processor = load_processor(base, **hub)
+        processor = limit_pixels(load_processor(base, **hub), config.min_pixels, config.max_pixels)
     return model, config, layer, processor
 
 
@@ -192,6 +197,12 @@ def load_stock(
     weights = {name: weight for name, weight in model.named_parameters() if not weight.is_meta}  # the rest is offloaded
     check_finite(_shown(base), weights)
     return model
+
+
+def read_config(base: str) -> Any:
+    """The stock model's config, checked; nothing else of the model is read."""
+    with _one_line(base):
+        return _read_config(base, {})
 
 
 def _read_config(base: str, hub: dict[str, Any]) -> Any:

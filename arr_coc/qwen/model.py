@@ -79,8 +79,9 @@ class ARRCOCQwen(Chooser, StockManners):
         """Load a Qwen3-VL by id or folder, or a folder made by `save_pretrained`, ready to be asked.
 
         `device` defaults to the GPU where there is one; `dtype` "auto" is bf16 where the GPU has it, fp16 on older
-        ones, fp32 on the CPU. Other keywords, as device_map, go to transformers. Only safetensors are read and no
-        remote code is run.
+        ones, fp32 on the CPU. `min_pixels` and `max_pixels` bound images as the model sees them: those of training by
+        default, else the processor's own. Other keywords, as device_map, go to transformers. Only safetensors are read
+        and no remote code is run.
         """
         check_keep(keep)
         model_kwargs, dtype = check_keywords(model_kwargs, device, dtype)

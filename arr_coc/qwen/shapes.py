@@ -6,6 +6,7 @@ dtype on their device, one by one, so a model costs its own size and no more: 4.
 
 import copy
 import json
+import re
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -74,6 +75,18 @@ def _on_meta(config: Any) -> Any:
 def count_parts(config: Any) -> dict[str, int]:
     """Parameters of the vision tower, of the decoder, and of the word tables (tied ones once); nothing is allocated."""
     return dict(_count(config.model_type, config.to_json_string(use_diff=False)))
+
+
+def widths_of(config: Any, pattern: str) -> int:
+    """Inputs and outputs, added up, of all matrices whose names match; nothing is allocated."""
+    return _widths(config.model_type, config.to_json_string(use_diff=False), pattern)
+
+
+@lru_cache(maxsize=32)
+def _widths(family: str, settings: str, pattern: str) -> int:
+    model = _on_meta(CONFIG_MAPPING[family].from_dict(json.loads(settings)))
+    linear = (part for name, part in model.named_modules() if re.fullmatch(pattern, name))
+    return sum(part.in_features + part.out_features for part in linear if isinstance(part, nn.Linear))
 
 
 @lru_cache(maxsize=32)
