@@ -17,6 +17,7 @@ from arr_coc.comparing import is_out_of_memory
 from arr_coc.data.examples import FileExamples
 from arr_coc.files import write_json
 from arr_coc.qwen.adapting import ADAPTED, save_adapted, weights_hash
+from arr_coc.qwen.loading import travelling
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.training.checkpoints import (
@@ -294,9 +295,17 @@ class Run:
             return {}
         with told_if_not_saved("the adapter"):
             settings = dataclasses.replace(owner.arr_coc_config, trained=True, straight_through=False)
-            save_adapter(self.places.out, settings, owner.layer)
+            save_adapter(self.places.out, travelling(settings), owner.layer)
             self._save_adapted(owner)
-        return self.evaluate()
+        found = self.evaluate()
+        if found.get("recall"):
+            shares = ", ".join(f"{value:.3f} of {keep:.0%}" for keep, value in found["recall"].items())
+            told = (
+                f"recall of the evidence of {self.watcher.questions} questions held back, by the share kept: {shares}"
+            )
+            with told_if_not_saved("the adapter's figures"):
+                save_adapter(self.places.out, travelling(dataclasses.replace(settings, figures=told)), owner.layer)
+        return found
 
     def _save_adapted(self, owner: ARRCOCQwen) -> None:
         """What the model itself has learned, in this stage 2 or in the one that this run started from."""

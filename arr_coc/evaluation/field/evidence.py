@@ -33,12 +33,6 @@ BASELINES = ("random:seed=0", "even_grid", "variance", "centre")
 HOW = "evidence"  # in place of an encoding: nothing is encoded
 
 
-def chosen_methods(options: FieldOptions, trained: bool) -> tuple[str, ...]:
-    """The selectors that were asked for, else the model's own; and what they must beat."""
-    own = options.selectors or ((REFERENCE,) if trained else ()) + ("look_twice",)
-    return (*own, *(one for one in BASELINES if one not in own))
-
-
 def truth_cells(query: Query, grid: tuple[int, int]) -> set[int]:
     """Cells that any box touches, or that anyone looked at."""
     truth_HW = evidence_mask(query.boxes or (), grid)
@@ -56,6 +50,12 @@ def shares(kept: set[int], truth: set[int]) -> tuple[float, float]:
 
 class EvidenceBench(Bench):
     """A model whose choices are looked at."""
+
+    def specs(self) -> tuple[str, ...]:
+        """The selectors that were asked for, else the model's own; and what they must beat."""
+        trained = (REFERENCE,) if self.owner.arr_coc_config.trained else ()
+        own = self.options.selectors or (*trained, "look_twice")
+        return (*own, *(one for one in BASELINES if one not in own))
 
     def line(self, picture: Picture, name: str, query: Query, inputs: dict[str, Any], method: Method) -> Record:
         """One choice."""
@@ -87,7 +87,6 @@ def score_evidence(options: FieldOptions, say: Say, show: Say | None = None) -> 
     """The table, also written to `options.out` under "evidence"; `show`, else `say`, gets a line per row."""
     started, report = time.perf_counter(), read_json_object(options.out)
     bench = EvidenceBench(options)
-    bench.take(chosen_methods(options, bench.owner.arr_coc_config.trained))
     for dataset in options.datasets:
         name = short_name(dataset)
         read = read_pictures(dataset, options.questions, options.sides[0], options.seed, None, say)

@@ -68,15 +68,16 @@ class Bench:
         self.options = options
         self.owner = ARRCOCQwen.from_pretrained(options.model, device=options.device, dtype=options.dtype, fast=False)
         self.prompts = options.prompt is not None or not is_mini(self.owner.processor.tokenizer)  # mini knows none
-        self.take(options.selectors or (*FIELD, PLAIN))
-
-    def take(self, specs: Sequence[str]) -> None:
-        """Compare these."""
+        specs = self.specs()
         self.selectors: dict[str, Selector] = build(self.owner, specs)
         self.stamps = {spec: stamp_of(selector) for spec, selector in self.selectors.items()}
-        self.plain = PlainEngine(self.owner, self.selectors, self.options.most_tokens)
-        self.fast = FastEngine(self.owner, self.selectors, self.options.most_tokens)
+        self.plain = PlainEngine(self.owner, self.selectors, options.most_tokens)
+        self.fast = FastEngine(self.owner, self.selectors, options.most_tokens)
         self.has_plain_row = any(spec == PLAIN for spec in specs)
+
+    def specs(self) -> tuple[str, ...]:
+        """What is compared."""
+        return self.options.selectors or (*FIELD, PLAIN)
 
     def prompt(self, dataset: str) -> str:
         """What stands behind a dataset's questions."""
