@@ -8,11 +8,12 @@ DEV := $(VENV)/.dev
 ENGINES := .venv-vllm
 ENGINE_EXTRAS := serve
 RAY := .venv-ray
+VERSIONS ?= 5.18.0 5.20.2 newest
 export HF_HUB_OFFLINE := 1
 # What is imported is compiled once and kept, wherever that is switched off: commands and tests start Python often.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: ask demo test lint soak serve-test ray-test audit sbom clean
+.PHONY: ask demo test lint soak serve-test ray-test versions audit sbom clean
 
 $(CORE): pyproject.toml constraints.txt locks/ask.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "arr-coc needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -77,6 +78,10 @@ $(ENGINES)/.ready: pyproject.toml constraints.txt scripts/serve_env.sh scripts/d
 serve-test: $(ENGINES)/.ready
 	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest tests/serve --timeout=900
 
+# The equality suite on the oldest, a middle and the newest transformers, each in an environment of its own (60 MB).
+versions: $(DEV)
+	@scripts/versions.sh $(PYTHON) $(VENV) $(VERSIONS)
+
 # Known weaknesses of what is locked, where a database of them can be reached; where not, it says so.
 audit: $(DEV)
 	test -x $(VENV)/audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)/audit \
@@ -88,4 +93,4 @@ sbom: $(DEV)
 	$(BIN)/python -m studies.supply.sbom --extra demo --out results/sbom.json
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(RAY) out build dist *.egg-info
+	rm -rf $(VENV) $(ENGINES) $(RAY) .venv-transformers-* out build dist *.egg-info

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 FORMAT_VERSION = 3  # raised when a saved adapter of the version before can no longer be read as it is
-SINCE = {"periphery", "context"}  # keys that came within this version
+# Keys that came within this version.
+SINCE = {"periphery", "context", "min_pixels", "max_pixels", "base_fingerprint", "figures"}
 CONFIG_FILE = "arr_coc_config.json"
 
 ENCODINGS = ("auto", "dense", "sparse", "foveated", "weighted")
@@ -144,7 +145,15 @@ class ARRCOCConfig:
     trained: bool = False
     """Whether the layer's weights were trained; untrained, the model looks twice instead."""
     base_model: str = ""
-    """Identifier or folder of the Qwen3-VL that the adapter was made for."""
+    """Identifier or absolute folder of the model that the adapter was made for."""
+    base_fingerprint: str = ""
+    """Of that model's weights, as far as they were at hand; another model is refused."""
+    figures: str = ""
+    """What the adapter was measured at, in a line for its card."""
+    min_pixels: int = 0
+    """Least pixels of an image as the model sees it; 0: as its processor says."""
+    max_pixels: int = 0
+    """Most pixels, likewise. A trained adapter keeps to what it was trained with."""
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:

@@ -37,6 +37,9 @@ def whole_file(path: Path) -> Iterator[Path]:
             place.unlink()
 
 
+PIECES = 64  # of a file of weights, evenly spread, that tell it from another
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """A file, whole or absent."""
     with whole_file(path) as place:
@@ -80,6 +83,20 @@ def fingerprint(folder: Path, pattern: str) -> str:
         with path.open("rb") as file:
             while piece := file.read(1 << 20):
                 digest.update(piece)
+    return digest.hexdigest()[:16]
+
+
+def quick_fingerprint(folder: Path, pattern: str) -> str:
+    """As `fingerprint`, of the sizes, the first megabyte (names and shapes) and 64 pieces of each file: a few ms."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob(pattern)):
+        size = path.stat().st_size
+        digest.update(f"{size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(1 << 20))
+            for piece in range(PIECES):
+                file.seek(size * piece // PIECES)
+                digest.update(file.read(1 << 12))
     return digest.hexdigest()[:16]
 
 

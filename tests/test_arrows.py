@@ -55,6 +55,7 @@ ALSO = {"texture": {"importlib", "safetensors", "logging", "rapidocr"}}
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
+    {"family"},
     {"vision", "answers", "storage", "shapes", "memory", "finding"},
     {"request", "break_even", "adapting", "streaming", "familiar"},
     {"language", "processor", "periphery"},

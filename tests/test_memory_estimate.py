@@ -344,6 +344,11 @@ def test_the_table_says_what_fits():
     assert "does not fit, largest batch" in tight[-1]
 
 
-def test_other_families_are_refused():
-    with pytest.raises(ValueError, match="qwen3_vl_moe"):
-        estimate_plan(Plan(tiny.config(moe=True), "none", 1, 1, 512, 0.5, 64, torch.bfloat16, False, 0))
+@pytest.mark.parametrize("settings", [tiny.config, tiny.config35])
+def test_every_family_is_estimated_and_lora_is_counted_exactly(settings):
+    for moe in (False, True):
+        plan = Plan(settings(moe), "lora", 2, 1, 128, 0.5, 64, torch.float32, False, 0, rank=3)
+        model = build_random(settings(moe), "cpu", torch.float32)
+        _, learning = adapt(model, "lora", rank=3)
+        assert lora_parameters(plan) == sum(parameter.numel() for parameter in learning.values())
+        assert estimate_plan(plan).total > estimate_plan(replace(plan, how="none")).total

@@ -70,7 +70,7 @@ def test_boxes_are_used_where_they_are_and_attention_where_not(model):
     """Losses of a mixed group are those of its two halves, each by its own teacher."""
     known, unknown = ("what?", "", ((0.0, 0.0, 40.0, 40.0),)), ("where is it?", "", None)
     learners = {
-        target: make_learner(settings(model, target=target), None, torch.device("cpu"), lambda line: None).learner
+        target: make_learner(settings(model, target=target), None, torch.device("cpu")).learner
         for target in ("auto", "boxes", "attention")
     }
     for learner in learners.values():
@@ -99,7 +99,7 @@ def questions_alone(folder, images=6, each=3):
 def test_images_and_questions_are_enough(model, tmp_path, monkeypatch):
     """A run learns from them, stops, goes on bit for bit, and its adapter is used from another folder."""
     data = questions_alone(tmp_path / "data")
-    config = settings(model, data=data, examples=4, longest_side=128, evaluate_questions=4)
+    config = settings(model, data=data, examples=4, max_pixels=128 * 128, evaluate_questions=4)
     run(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "parts", stop_at=2)

@@ -104,7 +104,12 @@ def test_it_answers_like_a_stock_model_with_the_same_weights():
 def test_mistakes_are_told_in_one_line():
     with pytest.raises(ValueError, match=r"^shape 'qwen3-vl-3b': known shapes are qwen3-vl-2b, .*8b$"):
         build_shape("qwen3-vl-3b")
-    with pytest.raises(ValueError, match="qwen3_vl_moe"):
-        count_parts(tiny.config(moe=True))
-    with pytest.raises(ValueError, match="qwen3_vl_moe"):
-        build_random(tiny.config(moe=True), "cpu", torch.float32)
+
+
+@pytest.mark.parametrize(("settings", "stock"), [(tiny.config, tiny.stock), (tiny.config35, tiny.stock35)])
+@pytest.mark.parametrize("moe", [False, True])
+def test_every_family_is_counted_and_built(settings, stock, moe):
+    built, model = build_random(settings(moe), "cpu", torch.float32), stock(moe=moe)
+    shapes = {name: weight.shape for name, weight in model.named_parameters()}
+    assert {name: weight.shape for name, weight in built.named_parameters()} == shapes
+    assert sum(count_parts(settings(moe)).values()) == sum(weight.numel() for weight in model.parameters())

@@ -198,7 +198,7 @@ def test_a_pickled_base_is_never_opened(saved, tmp_path):
 
 def test_other_models_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(ValueError, match="not a Qwen3-VL"):
+    with pytest.raises(ValueError, match=r"no Qwen3-VL or Qwen3\.5"):
         ARRCOCQwen.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="width"):
         ARRCOCQwen(tiny.stock(), ARRCOCConfig(hidden_dim=64))

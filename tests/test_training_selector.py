@@ -130,7 +130,7 @@ def test_losses_are_means_over_questions_however_images_are_grouped(model, targe
     found, moments = [], []
     for batches in ([[whole]], [parts], [[part] for part in parts], [parts[1:], parts[:1]]):
         torch.manual_seed(config.seed)
-        made = make_learner(config, None, torch.device("cpu"), lambda line: None)
+        made = make_learner(config, None, torch.device("cpu"))
         found.append(Learning(config, Team("cpu"), made).learn(0, list(enumerate(batches)), 0.0))
         moments.append(checkpoints.optimizer_tensors(made.optimizer, made.names))
     assert any(value.any() for value in moments[0].values())

@@ -159,7 +159,7 @@ def test_other_weights_have_another_key(folder, tmp_path):
     ],
 )
 def test_an_answer_may_stand_in_a_sentence(given, answer, right):
-    assert METRICS["short"](given, ["something else", answer]) == right
+    assert METRICS["contains"](given, ["something else", answer]) == right
 
 
 def test_all_settings_that_are_tried_can_be_made():

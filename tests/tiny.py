@@ -1,4 +1,4 @@
-"""A tiny random Qwen3-VL with its own byte tokenizer, so that everything runs in seconds."""
+"""A tiny random Qwen3-VL or Qwen3.5 with its own byte tokenizer, so that everything runs in seconds."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +10,10 @@ from PIL import Image
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     PreTrainedTokenizerFast,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
@@ -98,20 +102,51 @@ def config(moe: bool = False) -> Qwen3VLConfig:
         "patch_size": PATCH,
         "deepstack_visual_indexes": [0, 1, 2],
     }
-    return (Qwen3VLMoeConfig if moe else Qwen3VLConfig)(
-        text_config=text,
-        vision_config=vision,
-        image_token_id=token_id("<|image_pad|>"),
-        video_token_id=token_id("<|video_pad|>"),
-        vision_start_token_id=token_id("<|vision_start|>"),
-        vision_end_token_id=token_id("<|vision_end|>"),
-    )
+    return (Qwen3VLMoeConfig if moe else Qwen3VLConfig)(text_config=text, vision_config=vision, **_places())
+
+
+def config35(moe: bool = False) -> Qwen3_5Config:
+    """Five layers of which the second and the fourth attend, with heads that are turned in part; no DeepStack."""
+    like = config(moe)
+    text = {name: getattr(like.text_config, name) for name in ("vocab_size", "hidden_size", "num_attention_heads")}
+    text |= {"num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 5, "intermediate_size": 48}
+    text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8}
+    text |= {
+        "linear_value_head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention"] * 2 + ["linear_attention"],
+    }
+    turn = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
+    text["rope_parameters"] = turn | {"mrope_interleaved": True}
+    if moe:
+        text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+        text |= {"shared_expert_intermediate_size": 16}
+    names = ("depth", "hidden_size", "intermediate_size", "num_heads", "out_hidden_size", "num_position_embeddings")
+    vision = {name: getattr(like.vision_config, name) for name in (*names, "patch_size")}
+    return (Qwen3_5MoeConfig if moe else Qwen3_5Config)(text_config=text, vision_config=vision, **_places())
+
+
+def _places() -> dict[str, int]:
+    return {
+        "image_token_id": token_id("<|image_pad|>"),
+        "video_token_id": token_id("<|video_pad|>"),
+        "vision_start_token_id": token_id("<|vision_start|>"),
+        "vision_end_token_id": token_id("<|vision_end|>"),
+    }
 
 
 def stock(attention: str = "sdpa", moe: bool = False, seed: int = 0) -> Qwen3VLForConditionalGeneration:
-    torch.manual_seed(seed)
     family = Qwen3VLMoeForConditionalGeneration if moe else Qwen3VLForConditionalGeneration
-    model = family._from_config(config(moe), attn_implementation=attention)
+    return _filled(family, config(moe), attention, seed)
+
+
+def stock35(attention: str = "sdpa", moe: bool = False, seed: int = 0) -> Qwen3_5ForConditionalGeneration:
+    family = Qwen3_5MoeForConditionalGeneration if moe else Qwen3_5ForConditionalGeneration
+    return _filled(family, config35(moe), attention, seed)
+
+
+def _filled(family: type, settings: object, attention: str, seed: int) -> Qwen3VLForConditionalGeneration:
+    torch.manual_seed(seed)
+    model = family._from_config(settings, attn_implementation=attention)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Far from zero, so that every part of the model moves the logits and the answers vary.

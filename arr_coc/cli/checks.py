@@ -17,6 +17,7 @@ SELECTORS: dict[str, dict[str, type]] = {
         **{"information": float, "perspectival": float, "steepness": float},
     },
     **{"mmtok": {}, "oracle": {}, "pooling": {}, "random": {"seed": int}, "training_free": {}},
+    **{"variance": {}, "centre": {}},
     "visionzip": {"contextual": float},
 }
 """Settings of each selector, by name, and whether they are whole numbers."""

@@ -17,7 +17,8 @@ from arr_coc.config import ENCODINGS, settings_of
 
 FIELD_OUT = Path("out/field.json")
 STARTUP_OUT = Path("out/startup.json")
-METRICS = ("exact", "short", "anls", "relaxed", "vqa")
+METRICS = ("exact", "normal", "contains", "choice", "anls", "relaxed", "vqa")
+SCORES = ("answers", "evidence")
 SHAPES = ("qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b")
 AsJson = Annotated[bool, typer.Option("--json", help="Print the document instead of the table.")]
 RESULTS, PAGES = Path("results"), Path("docs/report")
@@ -47,8 +48,15 @@ def evaluate(
     questions: Annotated[int, typer.Option(min=1, help="Questions per dataset and size.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
     metric: Annotated[
-        str | None, typer.Option(help="Of files: exact, short, anls, relaxed, vqa; by their kind if left out.")
+        str | None,
+        typer.Option(help="Of files: exact, normal, contains, choice, anls, relaxed, vqa; by their kind if left out."),
     ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Behind every question of files, '' for none; what suits them if left out.")
+    ] = None,
+    score: Annotated[
+        str, typer.Option(help="answers, or evidence: what of boxes or fixations is kept; nothing is generated.")
+    ] = "answers",
     equal_tokens: Annotated[
         bool, typer.Option("--equal-tokens", help="Moved: python -m studies.equal_tokens, in a checkout.")
     ] = False,
@@ -67,6 +75,8 @@ def evaluate(
     arr-coc eval --questions 500
 
     arr-coc eval --selector arr_coc --selector divprune --keep 0.25 --questions 100 --out out/eval.json
+
+    arr-coc eval --data jsonl:photos.jsonl --score evidence --keep 0.25
     """
     if equal_tokens:
         raise ValueError("the equal-token test is run in a checkout of the project: python -m studies.equal_tokens")
@@ -80,14 +90,18 @@ def evaluate(
     check_machine(device, dtype)
     check_sources(data or ())
     check_model(model, quiet)
+    check_choice("score", score, SCORES)
+    from arr_coc.evaluation.field.evidence import score_evidence
     from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
 
     begin_long_run(quiet)
     lists = {"datasets": data, "selectors": selector, "keeps": keeps, "encodings": encoding, "sides": side}
     given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
-    single: dict[str, Any] = {"model": model, "questions": questions, "seed": seed, "metric": metric, "dtype": dtype}
+    single: dict[str, Any] = {"model": model, "questions": questions, "seed": seed, "metric": metric, "prompt": prompt}
+    single["dtype"] = dtype
     options = FieldOptions(engine=engine, device=device, bar=not quiet, out=out or FIELD_OUT, **single, **given)
-    done = evaluate_field(options, teller(quiet), None if as_json else typer.echo)
+    run = score_evidence if score == "evidence" else evaluate_field
+    done = run(options, teller(quiet), None if as_json else typer.echo)
     if as_json:
         typer.echo(json.dumps(done))
     else:

@@ -70,7 +70,7 @@ def failed(error: BaseException) -> int:
         return EXIT_BAD_INPUT
     if isinstance(error, ValueError):
         complain(str(error))
-        return EXIT_NO_MODEL if type(error).__name__ == "ModelNotFound" else EXIT_BAD_INPUT
+        return {"ModelNotFound": EXIT_NO_MODEL, "NoRoom": EXIT_NO_MEMORY}.get(type(error).__name__, EXIT_BAD_INPUT)
     complain(f"unexpected {type(error).__name__}: {error} (a fault of ours: {DEBUG}=1 shows where)")
     return EXIT_UNEXPECTED
 

@@ -48,7 +48,19 @@ def selector(
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=1, help="Time budget; the schedule follows the clock.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, if no time budget is given.")] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes that read or draw images.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes that read or draw images; as many as fit if left out.")
+    ] = None,
+    cells_per_batch: Annotated[
+        int | None, typer.Option(min=1, help="Cells of all questions of a pass; as many as fit if left out.")
+    ] = None,
+    max_pixels: Annotated[
+        int | None, typer.Option(min=1, help="Of an image from a file, in training and afterwards; else the model's.")
+    ] = None,
+    min_pixels: Annotated[int | None, typer.Option(min=1, help="Likewise.")] = None,
+    max_broken: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of broken rows to go on without; 0.01 if left out.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights and data.")] = None,
     quiet: typed.Quiet = False,
     offline: typed.Offline = False,
@@ -65,13 +77,21 @@ def selector(
     """
     check_sources([data] if data else ())
     from arr_coc.training.config import read_selector_config
+
+    what = {"stage": stage, "model": model, "data": data, "pseudo_boxes": boxes, "target": target}
+    how = {"strategy": strategy, "adapt": adapt, "seconds": seconds, "steps": steps, "workers": workers, "seed": seed}
+    limits = {
+        "cells_per_batch": cells_per_batch,
+        "max_pixels": max_pixels,
+        "min_pixels": min_pixels,
+        "max_broken": max_broken,
+    }
+    settings = read_selector_config(config, **what, **how, **limits)
+    examples = settings.read_files()  # every row is checked before anything large is loaded
     from arr_coc.training.main import Places, train_selector
 
     begin_long_run(quiet)
-    what = {"stage": stage, "model": model, "data": data, "pseudo_boxes": boxes, "target": target}
-    how = {"strategy": strategy, "adapt": adapt, "seconds": seconds, "steps": steps, "workers": workers, "seed": seed}
-    settings = read_selector_config(config, **what, **how)
-    train_selector(settings, Places(out, init_from), teller(quiet))
+    train_selector(settings, Places(out, init_from), teller(quiet), examples=examples)
 
 
 def make(

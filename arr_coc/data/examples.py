@@ -15,7 +15,6 @@ from typing import Protocol
 
 import numpy as np
 from PIL import ExifTags, Image
-from torch.utils.data import Dataset
 
 from arr_coc.data.rows import BadRow, Box, Id, sides
 from arr_coc.images.headers import MOST_ASPECT, MOST_PIXELS
@@ -106,10 +105,12 @@ class FileRow:
     hard: bool = False
     image_id: Id | None = None  # the number or name under which annotation files know the image, where they do
     answers: tuple[str, ...] = ()  # all answers that people gave, where the file has several
+    choices: tuple[str, ...] = ()  # what there is to choose from, where the file says so
+    fixations: tuple[tuple[float, float], ...] | None = None  # where people looked, x and y in px
 
 
 @dataclass(eq=False, repr=False)
-class FileExamples(Dataset[Example]):
+class FileExamples:
     """Examples from image files. Images are decoded on access; what fails then raises BrokenExample."""
 
     rows: list[FileRow]

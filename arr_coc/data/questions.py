@@ -12,6 +12,8 @@
     answer     optional text
     boxes      optional list of [x0, y0, x1, y1] in pixels, ends exclusive; [] nothing is there; absent: not known
     family     optional text, the group in reports
+    choices    optional list of 2 to 26 texts to choose from; `answer` is one of them, or its letter
+    fixations  optional list of [x, y] in pixels: where people looked. With it the question may be left out
     hard       optional true or false: double weight in stage 3
 
 Every reader gives one example per question, in the order of the file; broken rows are listed and left out.
@@ -186,16 +188,35 @@ def read_jsonl(file: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
     def parse(numbered: Line) -> FileRow:
         number, line = numbered
         row = json_row(line)
-        question = as_text(row, "question")
+        question = as_text(row, "question", None if row.get("fixations") is None else "")
         answer, family = as_text(row, "answer", ""), as_text(row, "family", "")
         hard = row.get("hard")
         if hard is not None and not isinstance(hard, bool):
             raise BadRow(f"hard is a {type(hard).__name__}, not true or false")
         image = folder.image(row.get("image"))
         boxes = rows.corner_boxes(row, "boxes", image.size)
-        return FileRow(f"{file.name}:{number} {image.name}", image, question, answer, boxes, family, bool(hard))
+        more: dict[str, Any] = {"choices": _choices(row), "fixations": _fixations(row)}
+        return FileRow(f"{file.name}:{number} {image.name}", image, question, answer, boxes, family, bool(hard), **more)
 
     return FileExamples(broken.sift(numbered_lines(file), parse, folder.hint), broken.lines)
+
+
+def _choices(row: dict[str, Any]) -> tuple[str, ...]:
+    """What there is to choose from."""
+    if row.get("choices") is None:
+        return ()
+    found = tuple(as_text({"choice": one}, "choice") for one in rows.as_list(row["choices"], "choices"))
+    if not 2 <= len(found) <= 26:
+        raise BadRow(f"choices are {len(found)}, not 2 to 26")
+    return found
+
+
+def _fixations(row: dict[str, Any]) -> tuple[tuple[float, float], ...] | None:
+    """Where people looked."""
+    if row.get("fixations") is None:
+        return None
+    pairs = (rows.as_numbers(one, 2, "fixation") for one in rows.as_list(row["fixations"], "fixations"))
+    return tuple((x, y) for x, y in pairs)
 
 
 def json_row(line: bytes) -> dict[str, Any]:

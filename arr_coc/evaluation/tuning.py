@@ -22,7 +22,16 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from arr_coc.config import FirstLook, tokens_to_keep
 from arr_coc.evaluation.field.batch import Batch, make_batch
-from arr_coc.evaluation.field.data import PER_IMAGE, Picture, Record, batches, read_pictures, scene_pictures, short
+from arr_coc.evaluation.field.data import (
+    BRIEF,
+    PER_IMAGE,
+    Picture,
+    Record,
+    batches,
+    contains,
+    read_pictures,
+    scene_pictures,
+)
 from arr_coc.evaluation.field.main import Bench, FieldOptions
 from arr_coc.evaluation.field.methods import ENCODINGS, Method, build
 from arr_coc.evaluation.field.run import unit
@@ -52,7 +61,6 @@ ENOUGH = 0.97  # of the evidence that a quarter of the tokens holds: an automati
 BELIEVED = 24  # questions from which on the usual steepness is given up
 RIVALS = 3  # settings that what is picked is held against
 
-BRIEF = "Answer with a word or a short phrase."
 MOST_TOKENS = 16  # of an answer
 SIDE, LARGE = 512, 1024  # px of scenes
 LARGE_FROM = 96  # questions that must fit before large scenes are judged as well
@@ -200,7 +208,7 @@ class Tuner:
 
     def pictures(self, questions: int, side: int = SIDE) -> list[Picture]:
         """Images with about so many short questions in all, asked as the model needs it."""
-        options, lenient = self.options, {} if self.options.metric else {"exact": "short"}
+        options, lenient = self.options, {} if self.options.metric else {"exact": "contains"}
 
         def short_ones(picture: Picture) -> Picture:
             asked = (one for one in picture.queries if one.metric != "f1")  # every model describes in its own words
@@ -321,7 +329,7 @@ class Tuner:
         for records in made.values():
             for place, record in enumerate(records):
                 if record["score"] is None and own:
-                    record["score"] = short(record["answer"], [own[place]])
+                    record["score"] = contains(record["answer"], [own[place]])
         return made
 
     def _confirm(self, batch: Batch) -> None:

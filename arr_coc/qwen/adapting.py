@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from arr_coc.files import whole_file, write_whole
+from arr_coc.qwen.family import is_hybrid
 from arr_coc.qwen.storage import read_shapes, read_tensors
 
 HOWS = ("none", "lora", "last4", "all")
@@ -32,6 +33,10 @@ LORA_FILE, LORA_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # P
 LORA_TARGETS = (
     r"model\.visual\.blocks\.\d+\.(attn\.(qkv|proj)|mlp\.linear_fc[12])"
     r"|model\.language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+)
+HYBRID_TARGETS = (  # of Qwen3.5: the layers that pass a state along, and the expert that every token meets
+    rf"{LORA_TARGETS}|model\.language_model\.layers\.\d+\."
+    r"(linear_attn\.(in_proj_qkv|in_proj_z|out_proj)|mlp\.shared_expert\.(gate|up|down)_proj)"
 )
 _ADAPTER = ".lora_"  # part of the names of LoRA's own weights
 _WRAPPED = ".base_layer."  # part of the names of the matrices that LoRA stands beside
@@ -53,7 +58,7 @@ def adapt(
         raise ValueError("the model has LoRA adapters already: merge them first, or load the model again")
     model.requires_grad_(how == "all")
     if how == "lora":
-        _inject(model, _lora_config(rank, alpha, dropout))
+        _inject(model, _lora_config(model, rank, alpha, dropout))
     if how == "last4":
         language = model.model.language_model
         for part in (*language.layers[-LAST_LAYERS:], language.norm):
@@ -161,7 +166,7 @@ def has_adapted(folder: str | Path) -> bool:
 def _load_lora(model: Any, folder: Path) -> Any:
     peft = _peft()
     if not has_adapters(model):
-        config = _read_lora_config(folder)
+        config = _read_lora_config(model, folder)
         model.requires_grad_(False)
         _inject(model, config)
     expected = {name: tuple(tensor.shape) for name, tensor in peft.get_peft_model_state_dict(model).items()}
@@ -169,12 +174,17 @@ def _load_lora(model: Any, folder: Path) -> Any:
     return model
 
 
-def _lora_config(rank: int, alpha: float, dropout: float) -> Any:
-    targets = {"target_modules": LORA_TARGETS, "r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
+def lora_targets(config: Any) -> str:
+    """Names of the matrices that LoRA stands beside, as a pattern; `config` is the stock model's."""
+    return HYBRID_TARGETS if is_hybrid(config.text_config) else LORA_TARGETS
+
+
+def _lora_config(model: Any, rank: int, alpha: float, dropout: float) -> Any:
+    targets = {"target_modules": lora_targets(model.config), "r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
     return _peft().LoraConfig(bias="none", **targets)
 
 
-def _read_lora_config(folder: Path) -> Any:
+def _read_lora_config(model: Any, folder: Path) -> Any:
     """Three numbers of the file. All else must be as we write it: some of PEFT's settings name modules to import."""
     try:
         said = json.loads((folder / LORA_CONFIG).read_text())
@@ -185,7 +195,7 @@ def _read_lora_config(folder: Path) -> Any:
     ranks = {min(shape) for shape in read_shapes(folder / LORA_FILE).values() if shape}
     if rank > max(ranks, default=0):
         raise ValueError(f"{LORA_CONFIG}: key 'r' is {rank:,}, but {LORA_FILE} holds at most {max(ranks, default=0):,}")
-    config = _lora_config(rank, alpha, dropout)
+    config = _lora_config(model, rank, alpha, dropout)
     ours = json.loads(json.dumps(config.to_dict(), default=list))
     for key, value in said.items():
         if value != ours.get(key) and value and key not in _NOTES:

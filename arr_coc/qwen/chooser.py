@@ -19,7 +19,8 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.eager import Preparer
 from arr_coc.qwen.familiar import meant, picture_notices, words_notices
-from arr_coc.qwen.loading import check_family, check_keywords, load_parts
+from arr_coc.qwen.family import check_family, deepstack_levels, read_layers
+from arr_coc.qwen.loading import check_keywords, load_parts
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.processor import Conversation, chat_tokens, check_question, encode_asked, pad_id_of
@@ -97,8 +98,9 @@ class Chooser(nn.Module):
             if isinstance(chosen, str):
                 chosen = make_selector(chosen, config, layer or ARRCOCLayer.from_config(config))
             if chosen.first_look is not None:
-                return chosen.first_look.layers(stock.text_config.num_hidden_layers)
-            seen = chosen.full_layers(len(stock.vision_config.deepstack_visual_indexes))
+                wanted = chosen.first_look.layers(stock.text_config.num_hidden_layers)
+                return read_layers(wanted, stock.text_config)
+            seen = chosen.full_layers(deepstack_levels(stock))
             return seen + 1 if seen else 0
 
         parts = load_parts(source, device, dtype, encoding, None, layers, **model_kwargs)

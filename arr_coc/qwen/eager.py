@@ -18,6 +18,7 @@ from arr_coc.config import Keep
 from arr_coc.layer import straight_through_gate
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.family import deepstack_levels, refuse_inside
 from arr_coc.qwen.first_look import begun_alike
 from arr_coc.qwen.language import Begun, begin, go_on
 from arr_coc.qwen.looking import Choice, Looker, Shown, keep_everything
@@ -218,13 +219,14 @@ class Preparer:
         if self.encoding == "weighted" and not selector.gives_relevance:
             why = f"{encoding} scales tokens by their relevance, which {who} does not give"
             raise ValueError(f"{why}: use encoding='dense'")
+        if self._full_layers():
+            refuse_inside(self.looker.model.config.text_config, who)
         if self.looker.config.position_policy != "original" and self._full_layers():
             why = f"{who} drops tokens inside the language model, where they have their positions already"
             raise ValueError(f"{why}: use position_policy='original'")
 
     def _full_layers(self) -> int:
-        levels = self.looker.model.config.vision_config.deepstack_visual_indexes
-        return self.looker.selector.full_layers(len(levels))
+        return self.looker.selector.full_layers(deepstack_levels(self.looker.model.config))
 
     def _begin(
         self, request: Request, positions_3BL: Tensor, encoded: dict[str, Any], stopwatch: Stopwatch

@@ -18,9 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from arr_coc.config import FirstLook
-from arr_coc.qwen import vision
+from arr_coc.qwen import language, vision
+from arr_coc.qwen.family import is_hybrid, levels_of, read_layers
 from arr_coc.qwen.language import Begun, attention_row, keys_of
 from arr_coc.qwen.memory import Memory, lasting
 from arr_coc.qwen.request import Layout, Request, with_small_images
@@ -71,8 +73,13 @@ class FirstLooker:
         glimpsed = self.glimpse([grids[n] for n in first], images, [keys[n] for n in first])
         features = [glimpsed[place] for place in places]
         prompts = SmallPrompts(small.input_ids, small.attention_mask, positions_3RL, small.layout)
-        layers = self.settings.layers(self.model.config.text_config.num_hidden_layers)
-        maps, prefixes = attended(self.model, prompts, features, keys, layers, self.memory)
+        text = self.model.config.text_config
+        layers = read_layers(self.settings.layers(text.num_hidden_layers), text)
+        prefixes: list[ReadPrefix | None]
+        if is_hybrid(text):
+            maps, prefixes = attended_at_once(self.model, prompts, features, layers), [None] * len(small.keeps)
+        else:
+            maps, prefixes = attended(self.model, prompts, features, keys, layers, self.memory)
         found = zip(maps, request.layout.grids, strict=True)
         spread = [spread_over(one.unsqueeze(0), grid).flatten() for one, grid in found]
         return FirstSeen(spread, grids, features, prefixes)
@@ -90,7 +97,7 @@ class FirstLooker:
             thw = torch.tensor([[1, side * grids[n][0], side * grids[n][1]] for n in missing], device=shrunk[0].device)
             seen = vision.encode_dense(self.model, torch.cat(shrunk), thw)
             for number, place in enumerate(missing):
-                levels = (seen.pooler_output[number], *(level[number] for level in seen.deepstack_features))
+                levels = (seen.pooler_output[number], *(level[number] for level in levels_of(seen)))
                 found[place] = levels
                 self.memory.put(names[place], levels)
         return [levels for levels in found if levels is not None]
@@ -175,6 +182,25 @@ def attended(
     return found, starts
 
 
+def attended_at_once(
+    model: Any, prompts: SmallPrompts, features: Sequence[tuple[Tensor, ...]], layers: int
+) -> list[Tensor]:
+    """As `attended` for a model with layers that pass a state along: prompts are read whole, and nothing is remembered.
+
+    The mean is over those of the first `layers` that attend.
+    """
+    mask_RL = prompts.mask_RL.bool()
+    last_R = (mask_RL * torch.arange(mask_RL.shape[1], device=mask_RL.device)).amax(-1)
+    asks_RL = torch.zeros_like(mask_RL).scatter(1, last_R.unsqueeze(1), True)
+    seen = {"image": BaseModelOutputWithPooling(pooler_output=tuple(levels[0] for levels in features))}
+    sequence = {"input_ids": prompts.ids_RL, "attention_mask": prompts.mask_RL, "position_ids": prompts.positions_3RL}
+    found_N = language.attended(model, {**sequence, "mm_encoder_outputs": seen}, asks_RL, layers)[
+        prompts.layout.types_BL == 1
+    ]
+    cells = found_N.split(prompts.layout.cells)
+    return [one.view(grid) for one, grid in zip(cells, prompts.layout.grids, strict=True)]
+
+
 def _split(prompts: SmallPrompts, row: int) -> tuple[_Part, _Part]:
     """A row without its padding: all up to its last visual token, and the rest."""
     real = prompts.mask_RL[row].bool()
@@ -201,21 +227,21 @@ def _read_prefixes(
 
     Then the keys of that one, and what goes into it, `[1, P, D]`.
     """
-    language = model.model.language_model
+    decoder = model.model.language_model
     ids_UP, mask_UP, positions_3UP = _padded(parts)
     visual_UP = (ids_UP == model.config.image_token_id) & mask_UP
     levels = [torch.cat(level) for level in zip(*(image for images in features for image in images), strict=True)]
-    hidden = language.embed_tokens(ids_UP)
+    hidden = decoder.embed_tokens(ids_UP)
     hidden = hidden.masked_scatter(visual_UP.unsqueeze(-1), levels[0].to(hidden.dtype))
-    cache = DynamicCache(config=language.config)
-    mask = create_causal_mask(language.config, hidden, mask_UP.long(), cache)
-    rotation = language.rotary_emb(hidden, positions_3UP)
-    for number, layer in enumerate(language.layers[: layers - 1]):
+    cache = DynamicCache(config=decoder.config)
+    mask = create_causal_mask(decoder.config, hidden, mask_UP.long(), cache)
+    rotation = decoder.rotary_emb(hidden, positions_3UP)
+    for number, layer in enumerate(decoder.layers[: layers - 1]):
         hidden = layer(hidden, attention_mask=mask, past_key_values=cache, position_embeddings=rotation)
         if number + 1 < len(levels):
-            hidden = language._deepstack_process(hidden, visual_UP, levels[number + 1].to(hidden.dtype))
+            hidden = decoder._deepstack_process(hidden, visual_UP, levels[number + 1].to(hidden.dtype))
     states = [state for layer in cache.layers[: layers - 1] for state in (layer.keys, layer.values)]
-    states += [keys_of(language.layers[layers - 1], hidden, rotation), hidden.unsqueeze(1)]
+    states += [keys_of(decoder.layers[layers - 1], hidden, rotation), hidden.unsqueeze(1)]
     return [tuple(state[row, :, : part.ids_S.shape[0]].clone() for state in states) for row, part in enumerate(parts)]
 
 
@@ -223,7 +249,7 @@ def _read_suffixes(model: Any, parts: Sequence[_Part], states: Sequence[tuple[Te
     """Attention of each row's last token to the tokens of its prefix, `[R, P]` fp32, mean over heads and layers."""
     if not parts:
         return torch.zeros(0, 0)
-    language = model.model.language_model
+    decoder = model.model.language_model
     ids_RS, mask_RS, positions_3RS = _padded(parts)
     lengths = [held[-1].shape[1] for held in states]
     longest = max(lengths)
@@ -233,16 +259,16 @@ def _read_suffixes(model: Any, parts: Sequence[_Part], states: Sequence[tuple[Te
     ]
     mask_RP = torch.arange(longest, device=ids_RS.device) < torch.tensor(lengths, device=ids_RS.device).unsqueeze(1)
     mask_RL = torch.cat([mask_RP, mask_RS], dim=1)
-    cache = DynamicCache(config=language.config)
+    cache = DynamicCache(config=decoder.config)
     for number in range(layers - 1):
         cache.update(before[2 * number], before[2 * number + 1], number)
-    hidden = language.embed_tokens(ids_RS)
-    mask = create_causal_mask(language.config, hidden, mask_RL.long(), cache) if layers > 1 else None
-    rotation = language.rotary_emb(hidden, positions_3RS)
+    hidden = decoder.embed_tokens(ids_RS)
+    mask = create_causal_mask(decoder.config, hidden, mask_RL.long(), cache) if layers > 1 else None
+    rotation = decoder.rotary_emb(hidden, positions_3RS)
     rows, last_R = torch.arange(len(parts), device=ids_RS.device), mask_RS.sum(-1) - 1
     turn = tuple(table[rows, last_R].unsqueeze(1) for table in rotation)
     total_RL = torch.zeros(mask_RL.shape, device=ids_RS.device)
-    for number, layer in enumerate(language.layers[:layers]):
+    for number, layer in enumerate(decoder.layers[:layers]):
         asks_RD = hidden[rows, last_R]
         if number + 1 < layers:
             hidden = layer(hidden, attention_mask=mask, past_key_values=cache, position_embeddings=rotation)

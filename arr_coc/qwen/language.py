@@ -15,6 +15,7 @@ a mask, are never there for all rows at once.
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +23,11 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 from transformers.masking_utils import create_causal_mask
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, MoeModelOutputWithPast
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb
 
 from arr_coc.attending import kept_indices
+from arr_coc.qwen.family import attending_layers
 from arr_coc.qwen.request import cells_of
 
 HELD = 2**30  # bytes of attention weights, had they been made, for which rows go through the first layers at once
@@ -146,9 +148,13 @@ def keys_of(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tensor]) -> 
     """Keys of a decoder layer for what goes into it, turned, `[B, G, L, d]`."""
     attention = layer.self_attn
     projected = attention.k_proj(layer.input_layernorm(hidden_BLD)).unflatten(-1, (-1, attention.head_dim))
-    key = attention.k_norm(projected).transpose(1, 2)
-    turned: Tensor = apply_rotary_pos_emb(key, key, *rotation)[1]
-    return turned
+    return turned(attention.k_norm(projected).transpose(1, 2), rotation)
+
+
+def turned(states_BHTd: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Queries or keys turned by their positions; where the tables are narrower than a head, its first part is."""
+    part, rest = states_BHTd.split([width := rotation[0].shape[-1], states_BHTd.shape[-1] - width], dim=-1)
+    return torch.cat([apply_rotary_pos_emb(part, part, *rotation)[0], rest], dim=-1)
 
 
 @torch.no_grad()
@@ -161,9 +167,9 @@ def attention_rows(
     the attention matrix: no need for a kernel that shows its weights.
     """
     attention = layer.self_attn
-    projected = attention.q_proj(layer.input_layernorm(hidden_BTD)).unflatten(-1, (-1, attention.head_dim))
-    query = attention.q_norm(projected).transpose(1, 2)
-    query, _ = apply_rotary_pos_emb(query, query, *rotation)
+    projected = attention.q_proj(layer.input_layernorm(hidden_BTD))
+    heads = projected.unflatten(-1, (attention.config.num_attention_heads, -1))  # with Qwen3.5, a gate behind each
+    query = turned(attention.q_norm(heads[..., : attention.head_dim]).transpose(1, 2), rotation)
     key = keys_BGLd.repeat_interleave(attention.num_key_value_groups, dim=1)
     logits_BHTL = (query.float() @ key.float().transpose(-1, -2)) * attention.scaling
     return logits_BHTL.masked_fill(~mask_BTL.unsqueeze(1), -torch.inf).softmax(-1).mean(1)
@@ -314,9 +320,9 @@ def _columns(states_BGLd: Tensor, place_BM: Tensor) -> Tensor:
 class _Read(_StandIn):
     """Stands in for the language model, and sums up layer by layer where marked tokens attend: one layer at a time."""
 
-    def __init__(self, language: Any, asks_BL: Tensor) -> None:
+    def __init__(self, language: Any, asks_BL: Tensor, layers: int) -> None:
         super().__init__()
-        self.language, self.asks_BL = language, asks_BL
+        self.language, self.asks_BL, self.layers = language, asks_BL, layers
         self.total_BL = torch.zeros(asks_BL.shape, device=asks_BL.device)
 
     def forward(
@@ -324,12 +330,13 @@ class _Read(_StandIn):
         inputs_embeds: Tensor,
         attention_mask: Tensor,
         position_ids: Tensor,
-        visual_pos_masks: Tensor,
-        deepstack_visual_embeds: list[Tensor],
+        visual_pos_masks: Tensor | None = None,
+        deepstack_visual_embeds: Sequence[Tensor] = (),
         **_: Any,
-    ) -> BaseModelOutputWithPast:
+    ) -> MoeModelOutputWithPast:
         language, hidden, mask_BL = self.language, inputs_embeds, attention_mask.bool()
         mask = create_causal_mask(language.config, hidden, attention_mask, None)
+        attend = [number for number in attending_layers(language.config) if number < self.layers]
         cos, sin = language.rotary_emb(hidden, position_ids[-3:])  # time, height and width are the last rows
         place_BT, real_BT = kept_indices(self.asks_BL)
         rows_B1 = torch.arange(len(place_BT), device=place_BT.device).unsqueeze(1)
@@ -338,23 +345,29 @@ class _Read(_StandIn):
         seen_BTL |= ~real_BT.unsqueeze(-1)  # what fills up a row counts nothing, and must be a number
         share_BT = real_BT / real_BT.sum(1, keepdim=True).clamp(min=1)
         turn = cos[rows_B1, place_BT], sin[rows_B1, place_BT]
-        for number, layer in enumerate(language.layers):
-            keys = keys_of(layer, hidden, (cos, sin))
-            attended_BTL = attention_rows(layer, hidden[rows_B1, place_BT], turn, keys, seen_BTL)
-            self.total_BL += torch.einsum("btl,bt->bl", attended_BTL, share_BT) / len(language.layers)
-            hidden = layer(hidden, attention_mask=mask, position_embeddings=(cos, sin))
+        for number, layer in enumerate(language.layers[: self.layers]):
+            if number in attend:
+                keys = keys_of(layer, hidden, (cos, sin))
+                attended_BTL = attention_rows(layer, hidden[rows_B1, place_BT], turn, keys, seen_BTL)
+                self.total_BL += torch.einsum("btl,bt->bl", attended_BTL, share_BT) / len(attend)
+            if number + 1 == self.layers:
+                break  # nobody asks what comes out
+            sees = mask if number in attend else attention_mask  # a layer that passes a state along reads the padding
+            hidden = layer(hidden, attention_mask=sees, position_embeddings=(cos, sin))
             if number < len(deepstack_visual_embeds):
                 hidden = language._deepstack_process(hidden, visual_pos_masks, deepstack_visual_embeds[number])
-        return BaseModelOutputWithPast(last_hidden_state=language.norm(hidden))
+        return MoeModelOutputWithPast(last_hidden_state=hidden)  # experts' models ask for what routed them
 
 
 @torch.no_grad()
-def attended(model: Any, inputs: dict[str, Any], asks_BL: Tensor) -> Tensor:
+def attended(model: Any, inputs: dict[str, Any], asks_BL: Tensor, layers: int | None = None) -> Tensor:
     """Attention of the marked tokens of each row over that row, mean over tokens, heads and layers, `[B, L]` fp32.
 
-    Runs the stock model over `inputs`, its own, once more. Padding may be on either side; a row marks at least one.
+    Runs the stock model over `inputs`, its own, once more; with `layers`, so many of its first layers. Those count that
+    attend. Padding may be on either side; a row marks at least one.
     """
-    read = _Read(model.model.language_model, asks_BL)
+    language = model.model.language_model
+    read = _Read(language, asks_BL, layers or len(language.layers))
     _with_language_model(model, read).model(**inputs)
     return read.total_BL
 

@@ -12,21 +12,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import snapshot_download, try_to_load_from_cache
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, GenerationConfig, PretrainedConfig
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from arr_coc.config import ARRCOCConfig, check_generation
+from arr_coc.config import CONFIG_FILE, ARRCOCConfig, check_generation
+from arr_coc.files import quick_fingerprint
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
+from arr_coc.qwen.family import check_family, deepstack_levels
 from arr_coc.qwen.finding import EMBEDDED, ModelNotFound, could_be_on_a_hub, not_found, resolve
-from arr_coc.qwen.processor import load_processor
-from arr_coc.qwen.storage import MODEL_TYPE, Shape, check_finite, has_adapter, has_base, load_adapter, read_shapes
+from arr_coc.qwen.processor import limit_pixels, load_processor
+from arr_coc.qwen.storage import (
+    MODEL_TYPE,
+    WEIGHTS_FILE,
+    Shape,
+    check_finite,
+    has_adapter,
+    has_base,
+    load_adapter,
+    read_shapes,
+)
 
 __all__ = ["EMBEDDED", "ModelNotFound", "resolve"]  # found here too
 
-FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
+WEIGHTS = "model*.safetensors"
+ADAPTER_PARTS = (CONFIG_FILE, WEIGHTS_FILE, "config.json")  # what is fetched of one
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 MOST_SETTINGS = 2**26  # bytes of a file that holds no weights; the largest is a tokenizer of 11 MB
@@ -34,6 +47,7 @@ MOST_LAYERS = 128  # of a tower; the largest Qwen3-VL has 94
 MOST_NUMBER = 10_000_000  # in a config; the largest are a base of angles and a vocabulary
 MOST_LISTED = 1_000  # entries of a list, and labels of a classifier, which are made into one
 DECODER = "language_model.layers."  # part of the name of a weight
+DRAFT = "mtp."  # how names of weights begin that draft several tokens at once: published with Qwen3.5, and not read
 CODE = ("auto_map", "attn_implementation", "experts_implementation")  # settings that can name code to be run
 
 
@@ -83,11 +97,6 @@ def pick_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     return named[dtype]
 
 
-def check_family(model_type: str) -> None:
-    if model_type not in FAMILIES:
-        raise ValueError(f"a model of type {model_type!r} is not a Qwen3-VL: expected {' or '.join(FAMILIES)}")
-
-
 def load_parts(
     source: str | Path,
     device: str | torch.device | None,
@@ -95,21 +104,28 @@ def load_parts(
     encoding: str | None,
     position_policy: str | None,
     layers: Callable[[ARRCOCConfig, ARRCOCLayer | None, Any], int] | None = None,
+    min_pixels: int | None = None,
+    max_pixels: int | None = None,
+    adapter: str | Path | None = None,
     **model_kwargs: Any,
 ) -> tuple[Any, ARRCOCConfig, ARRCOCLayer | None, Any]:
     """The model with what stage 2 taught it, the config, the adapter's layer if there is one, and the processor.
 
-    `encoding` and `position_policy` take the place of the config's own where they are given. `layers` says from
-    settings, the layer and the stock model's config how many decoder layers are needed; without, the model is whole.
+    `encoding`, `position_policy` and the limits of pixels take the place of the config's own where they are given.
+    `layers` says from settings, the layer and the stock model's config how many decoder layers are needed; without, the
+    model is whole.
     """
-    base, config, layer = find_adapter(source)
+    hub = {name: model_kwargs[name] for name in HUB_KEYWORDS if name in model_kwargs}
+    base, config, layer = find_adapter(source, adapter)
     device = pick_device(device)
+    apart = adapter is not None or base != resolve(source)  # else the model came with its adapter
+    check_base(config if apart else None, base, **hub)
 
     def needed(stock: Any) -> int:
         assert layers is not None
         return layers(config or ARRCOCConfig(hidden_dim=stock.text_config.hidden_size, base_model=base), layer, stock)
 
-    adapted = Path(resolve(source)) / ADAPTED
+    adapted = (adapter_folder(source if adapter is None else adapter) or Path(resolve(source))) / ADAPTED
     light = needed if layers and not has_adapted(adapted) else None  # what stage 2 taught is put into the whole
     model = load_stock(base, device, pick_dtype(dtype, device), light, **model_kwargs)
     if has_adapted(adapted):
@@ -122,25 +138,67 @@ def load_parts(
         config,
         encoding=encoding or config.encoding,
         position_policy=position_policy or config.position_policy,
+        min_pixels=config.min_pixels if min_pixels is None else min_pixels,
+        max_pixels=config.max_pixels if max_pixels is None else max_pixels,
     )
-    hub = {name: model_kwargs[name] for name in HUB_KEYWORDS if name in model_kwargs}
+    check_base(config if apart else None, base, **hub)  # what had to be fetched first
     with _one_line(base):
-        processor = load_processor(base, **hub)
+        processor = limit_pixels(load_processor(base, **hub), config.min_pixels, config.max_pixels)
     return model, config, layer, processor
 
 
-def find_adapter(source: str | Path) -> tuple[str, ARRCOCConfig | None, ARRCOCLayer | None]:
-    """The base model's id or folder, and the adapter that lies in the folder, if one does."""
-    source = resolve(source)
-    folder = Path(source)
-    if not has_adapter(folder):
-        return source, None, None
+def find_adapter(
+    source: str | Path, adapter: str | Path | None = None
+) -> tuple[str, ARRCOCConfig | None, ARRCOCLayer | None]:
+    """The base model's id or folder, and the adapter that lies with it, or that `adapter` names, folder or id."""
+    folder = adapter_folder(source if adapter is None else adapter)
+    if folder is None:
+        if adapter is not None:
+            raise ValueError(f"{Path(adapter).name}: no adapter; give the folder or the hub id that it was saved under")
+        return resolve(source), None, None
     config, layer = load_adapter(folder)
+    if adapter is not None:
+        return find_adapter(source)[0], config, layer
     if has_base(folder):
-        return source, config, layer
+        return resolve(source), config, layer
     if not config.base_model:
         raise ValueError(f"{folder.name}: an adapter that does not name its base_model; save it with save_base=True")
     return resolve(config.base_model), config, layer
+
+
+def adapter_folder(source: str | Path) -> Path | None:
+    """Where an adapter lies, by its folder or hub id, from which it is fetched; None where there is none."""
+    folder = Path(resolve(source))
+    if folder.exists() or not could_be_on_a_hub(str(source)):
+        return folder if has_adapter(folder) else None
+    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    try:
+        found = cached_file(str(source), CONFIG_FILE, **quiet)
+    except OSError:  # nor is there such a model, which loading tells
+        return None
+    if found is None:
+        return None
+    return Path(snapshot_download(str(source), allow_patterns=[*ADAPTER_PARTS, f"{ADAPTED}/*"]))
+
+
+def check_base(config: ARRCOCConfig | None, base: str, **hub: Any) -> None:
+    """Refuse a base that is not the one that an adapter was made for, as far as both are known."""
+    folder = local_folder(base, **hub)
+    if config is None or not config.base_fingerprint or folder is None:
+        return
+    if quick_fingerprint(folder, WEIGHTS) != config.base_fingerprint:
+        made_for, here = (Path(one).name if Path(one).is_dir() else one for one in (config.base_model, base))
+        raise ValueError(f"the adapter was made for {made_for!r}, and {here!r} has other weights: give that model")
+
+
+def travelling(config: ARRCOCConfig) -> ARRCOCConfig:
+    """As an adapter's config is saved: its base by id or absolute folder, and by its weights where they are here."""
+    base = config.base_model
+    folder = local_folder(resolve(base)) if base else None
+    if folder is None:
+        return config
+    named = base if base in EMBEDDED or not Path(base).is_dir() else str(Path(base).resolve())
+    return replace(config, base_model=named, base_fingerprint=quick_fingerprint(folder, WEIGHTS))
 
 
 def find_unadapted(source: str | Path) -> str:
@@ -151,7 +209,7 @@ def find_unadapted(source: str | Path) -> str:
 
 
 def family_of(base: str) -> str:
-    """One of `FAMILIES`, from a model's config."""
+    """One of `family.FAMILIES`, from a model's config."""
     with _one_line(base):
         said, _ = PretrainedConfig.get_config_dict(base)
         check_family(said.get("model_type", ""))
@@ -186,7 +244,7 @@ def load_stock(
             transformers_logging.set_verbosity_error()  # it would list the layers that are left out
         model, info = AutoModelForImageTextToText.from_pretrained(base, config=config, **how, **kwargs)
         transformers_logging.set_verbosity(said)
-        left = {name for name in info["unexpected_keys"] if layers is not None and DECODER in name}
+        left = {name for name in info["unexpected_keys"] if name.startswith(DRAFT) or (layers and DECODER in name)}
         for what in ("missing", "unexpected", "mismatched"):
             for name in sorted(set(map(str, info[f"{what}_keys"])) - left):
                 raise ValueError(f"{_shown(base)}: the weight {name!r} is {what}; copy the model again")
@@ -196,6 +254,12 @@ def load_stock(
     weights = {name: weight for name, weight in model.named_parameters() if not weight.is_meta}  # the rest is offloaded
     check_finite(_shown(base), weights)
     return model
+
+
+def read_config(base: str) -> Any:
+    """The stock model's config, checked; nothing else of the model is read."""
+    with _one_line(base):
+        return _read_config(base, {})
 
 
 def _read_config(base: str, hub: dict[str, Any]) -> Any:
@@ -208,7 +272,8 @@ def _read_config(base: str, hub: dict[str, Any]) -> Any:
     depths = (config.text_config.num_hidden_layers, config.vision_config.depth)
     if not all(1 <= depth <= MOST_LAYERS for depth in depths):
         raise ValueError(f"config.json: {max(depths):,} layers, expected 1 to {MOST_LAYERS}; copy it again")
-    if not set(config.vision_config.deepstack_visual_indexes) <= set(range(config.vision_config.depth)):
+    levels = config.vision_config.deepstack_visual_indexes if deepstack_levels(config) else ()
+    if not set(levels) <= set(range(config.vision_config.depth)):
         raise ValueError("config.json: key 'deepstack_visual_indexes' names layers that are not there; copy it again")
     return config
 

@@ -27,7 +27,7 @@ from arr_coc.qwen.graphs import rules
 from arr_coc.qwen.graphs.layout import NotFast
 from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
-from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve
+from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve, travelling
 from arr_coc.qwen.request import Hints, refuse_cache, refuse_placeholders, refuse_positions
 from arr_coc.qwen.storage import is_as_saved, save_adapter, save_whole
 from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, restorer_of, stream_text
@@ -74,17 +74,21 @@ class ARRCOCQwen(Chooser, StockManners):
         dtype: str | torch.dtype = "auto",
         fast: bool | str | None = None,
         break_even: int | None = None,
+        adapter: str | Path | None = None,
         **model_kwargs: Any,
     ) -> "ARRCOCQwen":
-        """Load a Qwen3-VL by id or folder, or a folder made by `save_pretrained`, ready to be asked.
+        """Load a model by id or folder, or what `save_pretrained` made, ready to be asked.
+
+        `adapter` is the folder or the hub id of an adapter to put on it; one made for another model is refused.
 
         `device` defaults to the GPU where there is one; `dtype` "auto" is bf16 where the GPU has it, fp16 on older
-        ones, fp32 on the CPU. Other keywords, as device_map, go to transformers. Only safetensors are read and no
-        remote code is run.
+        ones, fp32 on the CPU. `min_pixels` and `max_pixels` bound images as the model sees them: those of training by
+        default, else the processor's own. Other keywords, as device_map, go to transformers. Only safetensors are read
+        and no remote code is run.
         """
         check_keep(keep)
         model_kwargs, dtype = check_keywords(model_kwargs, device, dtype)
-        parts = load_parts(source, device, dtype, encoding, position_policy, **model_kwargs)
+        parts = load_parts(source, device, dtype, encoding, position_policy, adapter=adapter, **model_kwargs)
         selector = tuned_selector(selector, source, *parts[1:3], **model_kwargs)
         return cls(*parts, keep=keep, selector=selector, fast=fast, break_even=break_even).eval()
 
@@ -110,7 +114,8 @@ class ARRCOCQwen(Chooser, StockManners):
             parts += [] if self.processor is None else [self.processor.save_pretrained]
             save_whole(Path(folder), parts)
         if how.get("is_main_process", True):
-            save_adapter(Path(folder), self.arr_coc_config, self.layer)
+            kept = self.arr_coc_config if save_base else travelling(self.arr_coc_config)
+            save_adapter(Path(folder), kept, self.layer)
 
     # ---------------------------------------------------------------- asking
 

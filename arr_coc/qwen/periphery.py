@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import FirstLook
+from arr_coc.qwen.family import levels_of
 from arr_coc.qwen.request import INSERTED, PADDING, Layout, Request
 from arr_coc.qwen.vision import Grid, under_centres
 
@@ -69,8 +70,8 @@ class Widened:
     def features(self, windows: Any, copies: Sequence[tuple[Tensor, ...] | None]) -> Any:
         """The ViT's output for all images, from that of the windows, and tokens and DeepStack levels of the copies."""
         windows.pooler_output = self._level(windows.pooler_output, copies, 0)
-        levels = enumerate(windows.deepstack_features, 1)
-        windows.deepstack_features = [self._level(level, copies, number) for number, level in levels]
+        levels = enumerate(levels_of(windows), 1)
+        windows.deepstack_features = [self._level(level, copies, number) for number, level in levels] or None
         return windows
 
     def _level(self, windows: Sequence[Tensor], copies: Sequence[Any], number: int) -> tuple[Tensor, ...]:

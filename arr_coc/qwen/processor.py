@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 from transformers import AutoProcessor, AutoTokenizer, Qwen3VLProcessor
+from transformers.image_utils import SizeDict
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from arr_coc.images.reader import byte_tensor
@@ -101,6 +102,19 @@ def fit_images(processor: Any, images: Sequence[Image.Image]) -> list[Image.Imag
     sizes = ImageSizes.of(processor)
     fitted = [sizes.nearest(image.height, image.width) for image in images]
     return [image.resize((wide, high), own.resample) for image, (high, wide) in zip(images, fitted, strict=True)]
+
+
+def limit_pixels(processor: Any, least: int, most: int) -> Any:
+    """The processor with other limits of the pixels of an image; 0 leaves its own."""
+    own = ImageSizes.of(processor)
+    least, most = least or min(own.least, most or own.most), most or max(own.most, least)
+    if not own.cell**2 <= most <= MOST_RESIZED or least > most:
+        raise ValueError(
+            f"min_pixels={least}, max_pixels={most}: expected {own.cell**2} to {MOST_RESIZED}, least first"
+        )
+    if (least, most) != (own.least, own.most):
+        processor.image_processor.size = SizeDict(shortest_edge=least, longest_edge=most)
+    return processor
 
 
 def load_processor(source: str, **hub: Any) -> Any:

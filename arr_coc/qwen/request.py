@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import Keep, check_keeps
+from arr_coc.qwen.family import keys_in
 from arr_coc.qwen.vision import Grid
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom as shares of the image's width and height
@@ -362,6 +363,7 @@ class Continuation:
 def mark(cache: Any, short: Compact) -> None:
     """Note on a cache how its prompt was shortened; rows are repeated where it holds several per prompt."""
     deltas = short.rope_deltas
-    rows = cache.layers[0].keys.shape[0] if getattr(cache, "layers", None) else deltas.shape[0]
+    keys = keys_in(cache) if getattr(cache, "layers", None) else None
+    rows = deltas.shape[0] if keys is None else keys.shape[0]
     padded = bool((short.attention_mask == 0).any())
     cache.arr_coc = Continuation(deltas.repeat_interleave(rows // deltas.shape[0], dim=0), padded)

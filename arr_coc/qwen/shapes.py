@@ -6,6 +6,7 @@ dtype on their device, one by one, so a model costs its own size and no more: 4.
 
 import copy
 import json
+import re
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
-from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, Qwen3VLConfig
 
 SHAPES: dict[str, dict[str, Any]] = json.loads((files("arr_coc.qwen") / "shapes.json").read_text())
 """Settings by name. Use `shape_config`, which copies them."""
@@ -40,7 +41,7 @@ def build_shape(
 
 
 def build_random(config: Any, device: str | torch.device, dtype: torch.dtype, seed: int = 0) -> Any:
-    """As `build_shape`, for any Qwen3-VL configuration."""
+    """As `build_shape`, for a configuration of any family."""
     device = torch.device(device)
     model = _on_meta(config)
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -65,24 +66,32 @@ def _filled(name: str, like: Tensor, device: torch.device, dtype: torch.dtype, g
 
 def _on_meta(config: Any) -> Any:
     """The model with its parameters on the meta device. Buffers (rotary frequencies) are real, small and in fp32."""
-    if config.model_type != "qwen3_vl":
-        raise ValueError(f"model type {config.model_type!r}: only the dense Qwen3-VL can be built from its shape")
     with init_empty_weights(include_buffers=False):
-        model = Qwen3VLForConditionalGeneration(config)
+        model = AutoModelForImageTextToText.from_config(config)
     model.tie_weights()  # the empty tensors lost the tie when they were moved
     return model
 
 
 def count_parts(config: Any) -> dict[str, int]:
     """Parameters of the vision tower, of the decoder, and of the word tables (tied ones once); nothing is allocated."""
-    if config.model_type != "qwen3_vl":
-        raise ValueError(f"model type {config.model_type!r}: only the dense Qwen3-VL can be counted")
-    return dict(_count(config.to_json_string(use_diff=False)))
+    return dict(_count(config.model_type, config.to_json_string(use_diff=False)))
+
+
+def widths_of(config: Any, pattern: str) -> int:
+    """Inputs and outputs, added up, of all matrices whose names match; nothing is allocated."""
+    return _widths(config.model_type, config.to_json_string(use_diff=False), pattern)
 
 
 @lru_cache(maxsize=32)
-def _count(settings: str) -> tuple[tuple[str, int], ...]:
-    model = _on_meta(Qwen3VLConfig(**json.loads(settings)))
+def _widths(family: str, settings: str, pattern: str) -> int:
+    model = _on_meta(CONFIG_MAPPING[family].from_dict(json.loads(settings)))
+    linear = (part for name, part in model.named_modules() if re.fullmatch(pattern, name))
+    return sum(part.in_features + part.out_features for part in linear if isinstance(part, nn.Linear))
+
+
+@lru_cache(maxsize=32)
+def _count(family: str, settings: str) -> tuple[tuple[str, int], ...]:
+    model = _on_meta(CONFIG_MAPPING[family].from_dict(json.loads(settings)))
     vision = sum(p.numel() for p in model.model.visual.parameters())
     tables = {id(p): p.numel() for p in (model.get_input_embeddings().weight, model.lm_head.weight)}
     everything = sum(p.numel() for p in model.parameters())

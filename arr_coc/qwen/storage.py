@@ -5,6 +5,7 @@ import json
 import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,10 @@ def is_as_saved(model: nn.Module, folder: Path) -> bool:
 def model_card(config: ARRCOCConfig, layer: ARRCOCLayer) -> str:
     """The adapter's README, with the front matter that model hubs read."""
     count = sum(parameter.numel() for parameter in layer.parameters())
-    base = f"base_model: {config.base_model}\nbase_model_relation: adapter\n" if config.base_model else ""
+    here = Path(config.base_model).is_absolute()  # a folder of this machine is nobody else's business
+    config = replace(config, base_model=Path(config.base_model).name) if here else config
+    named = config.base_model and not here
+    base = f"base_model: {config.base_model}\nbase_model_relation: adapter\n" if named else ""
     state = "trained" if config.trained else "untrained: the model looks twice instead"
     return (
         (files("arr_coc") / "assets" / "adapter-card.md")
@@ -190,6 +194,7 @@ def model_card(config: ARRCOCConfig, layer: ARRCOCLayer) -> str:
             most=config.max_tokens,
             encoding=config.encoding,
             version=__version__,
+            figures=config.figures or "not measured",
             settings=json.dumps({name: getattr(config, name) for name in config.__slots__}, indent=2),
         )
     )

@@ -23,6 +23,8 @@ from torch import Tensor
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
+from arr_coc.qwen.family import levels_of
+
 Grid = tuple[int, int]  # cells: height, width
 
 LEAST = 256  # px of the longer side of a glance, where the image has that many
@@ -148,7 +150,7 @@ def _on_every_level(features: Any, change: Any) -> Any:
         return tuple(change(image, tokens) for image, tokens in enumerate(level))
 
     features.pooler_output = changed(features.pooler_output)
-    features.deepstack_features = [changed(level) for level in features.deepstack_features]
+    features.deepstack_features = [changed(level) for level in levels_of(features)] or None
     return features
 
 
@@ -203,7 +205,7 @@ def encode_sparse(
     )
     parts = [count for both in counts for count in both]
     features.pooler_output = features.pooler_output.split(parts)[::2]
-    features.deepstack_features = [level.split(parts)[::2] for level in features.deepstack_features]
+    features.deepstack_features = [level.split(parts)[::2] for level in levels_of(features)] or None
     return features
 
 

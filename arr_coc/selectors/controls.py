@@ -3,6 +3,7 @@
 B images with one grid, H W grid of cells, N = H * W, K kept cells.
 
     random        cells drawn without replacement            even_grid     the centres of a smaller grid
+    variance      the cells whose pixels differ most         centre        the cells nearest to the centre
     pooling       the mean of neighbouring cells             downsampling  the plain model on a smaller image
     oracle        is told which cells hold the answer: no honest method can know better where to look
 """
@@ -11,6 +12,7 @@ import math
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import coverage
@@ -68,6 +70,35 @@ class EvenGridSelector(FieldSelector):
     def pick(self, view: View, scores_BN: Tensor, k_B: Tensor) -> Pick:
         cells = [torch.tensor(even_cells(k, *view.grid), device=scores_BN.device) for k in k_B.tolist()]
         return Pick(marked(cells, scores_BN.shape[1]))
+
+
+@registered
+class VarianceSelector(FieldSelector):
+    """The cells whose pixels differ most from each other."""
+
+    name = "variance"
+    pays = "ViT: the kept windows when sparse, all when dense; LM: the kept tokens; choosing: two means of the image"
+    reason = "cells with the most variance"
+    reads_pixels = True
+
+    def score(self, view: View) -> Tensor:
+        assert view.image_B3hw is not None
+        mean, square = (F.adaptive_avg_pool2d(one, view.grid) for one in (view.image_B3hw, view.image_B3hw.square()))
+        return (square - mean.square()).mean(1).flatten(1)
+
+
+@registered
+class CentreSelector(FieldSelector):
+    """The cells nearest to the centre, as people take photographs of what matters."""
+
+    name = "centre"
+    pays = "ViT: the kept windows when sparse, all when dense; LM: the kept tokens; choosing: nothing"
+    reason = "cells nearest to the centre"
+
+    def score(self, view: View) -> Tensor:
+        images, device = count(view)[0], view.question.tokens_BLD.device
+        y_H, x_W = ((torch.arange(side, device=device) + 0.5) / side - 0.5 for side in view.grid)
+        return -(y_H.unsqueeze(1).square() + x_W.square()).flatten().expand(images, -1)
 
 
 def pool_weights(k: int, height: int, width: int) -> tuple[Tensor, Tensor]:

@@ -202,7 +202,8 @@ def resumable(checkpoint: Path, config: Any) -> dict[str, Any]:
     wanted = json.loads(json.dumps(dataclasses.asdict(config)))
     before = state.get("config") or {}
     changed = sorted(name for name in wanted if before.get(name) != wanted[name])
-    if fixed := [name for name in changed if name not in FREE_SETTINGS]:
+    free = FREE_SETTINGS if wanted.get("data") == "scenes" else FREE_SETTINGS | {"cells_per_batch"}  # of files, a pass
+    if fixed := [name for name in changed if name not in free]:
         raise ValueError(
             f"the checkpoints in this folder have other {', '.join(fixed)}: give another --out for a new run"
         )

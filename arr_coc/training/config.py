@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from arr_coc.config import POOLINGS, SIGHTS
 
+if TYPE_CHECKING:
+    from arr_coc.data.examples import FileExamples
+
 CELL = 32  # px: drawn scenes are whole cells of the Qwen3-VL of today
+MOST_CELLS = 262_144  # of a batch: 1,024 questions at 512 px
 STRATEGIES = ("score", "straight_through", "gumbel", "reinforce")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "stage": (1, 2, 3),
@@ -23,7 +27,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "precision": ("auto", "bfloat16", "float32"),
 }
 _AT_LEAST_ONE = ("questions", "examples", "accumulate", "lora_rank", "sight_channels", "glance_channels")
-LEAST = {**dict.fromkeys(_AT_LEAST_ONE, 1), "longest_side": CELL}  # least values of numbers; 0 for all others
+LEAST = {**dict.fromkeys(_AT_LEAST_ONE, 1), "workers": -1}  # least values of numbers; 0 for all others
 READABLE = 160  # least side of a scene, px, in which every table and chart has room: at 128 px one in 25 has none
 
 
@@ -57,10 +61,11 @@ class SelectorTrainConfig:
         (1024, 1024, 0.10),
     )
     """(width, height, share) of scenes in px."""
-    cells_per_batch: int = 262_144  # of all questions together, what bounds the memory: 1,024 questions at 512 px
+    cells_per_batch: int = 0  # of all questions of a pass, what bounds the memory; 0: what fits, 262,144 at most
     questions: int = 6  # questions per scene at most
     examples: int = 16  # examples per batch, where the data come from files
-    longest_side: int = 1024  # px to which the longer side of images from files is shrunk; then whole cells
+    min_pixels: int = 0  # of an image from a file, which is resized to whole cells within both; 0: as the processor
+    max_pixels: int = 0  # does. What is given here holds for the trained model as well
     hard_share: float = 0.25  # share of scenes that are hard variants
     void_share: float = 0.0  # share of scenes for which an image without structure is asked the same: nothing is there
     reading_share: float = 0.0  # share of scenes that are tables, receipts and charts: the row must be read to be found
@@ -69,7 +74,7 @@ class SelectorTrainConfig:
 
     learning_rate: float = 1.5e-3
     final_rate: float = 0.01  # learning rate at the end, as a share of the peak
-    warmup_steps: int = 100
+    warmup_steps: int = 100  # or a tenth of the run, if that is less
     weight_decay: float = 0.01
     clip: float = 1.0
 
@@ -92,7 +97,7 @@ class SelectorTrainConfig:
     checkpointing: bool = False  # recompute activations in the backward pass: slower, and a fraction of the memory
 
     precision: str = "auto"  # of the model: auto (bfloat16 on a GPU that has it, float32 on the CPU), bfloat16, float32
-    workers: int = 14
+    workers: int = -1  # processes that make batches; -1: as many as there are cores and memory for
     log_every: float = 5.0
     evaluate_every: float = 120.0
     evaluate_questions: int = 300
@@ -115,6 +120,8 @@ class SelectorTrainConfig:
         for name in ("hard_share", "void_share", "reading_share", "max_broken"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected a share from 0 to 1")
+        if 0 < self.max_pixels < max(self.min_pixels, CELL * CELL):
+            raise ValueError(f"max_pixels={self.max_pixels}: expected {CELL * CELL} or more, and min_pixels or more")
         if self.positive_weight == 0:
             raise ValueError("positive_weight=0: give a number above 0 such as 8.0")
         if len(self.keeps) != 2 or not all(type(share) in (int, float) for share in self.keeps):
@@ -138,6 +145,14 @@ class SelectorTrainConfig:
         if self.pseudo_boxes and self.data == "scenes":
             raise ValueError("pseudo_boxes: scenes know their boxes, give it with other data")
 
+    def read_files(self) -> "FileExamples | None":
+        """The examples to learn from, every row and every image's header checked; None for scenes. Loads no torch."""
+        if self.data == "scenes":
+            return None
+        from arr_coc.data.sources import read_source
+
+        return read_source(self.data, float(self.max_broken), Path(self.pseudo_boxes) if self.pseudo_boxes else None)
+
     @property
     def weight_of_hard(self) -> float:
         """Weight of a question about a hard variant against any other."""
@@ -153,9 +168,10 @@ class SelectorTrainConfig:
         """Whether an example without boxes teaches nothing."""
         return self.stage != 2 and self.target == "boxes"
 
-    def rows_of(self, grid: tuple[int, int]) -> int:
-        """Questions in a batch of scenes with this grid."""
-        return max(self.questions, self.cells_per_batch // (grid[0] * grid[1]))
+    def rows_of(self, grid: tuple[int, int], cells: int = 0) -> int:
+        """Questions that are learned from in one pass, of images with this grid; `cells` are those of a batch."""
+        fit = (cells or self.cells_per_batch or MOST_CELLS) // (grid[0] * grid[1])
+        return max(self.questions, fit) if self.data == "scenes" else min(self.examples, max(1, fit))
 
 
 # ---------------------------------------------------------------- any settings in a JSON file

@@ -4,7 +4,11 @@ Batch i depends on the seed and on i alone, so the position in the data is one n
 with the very batch that was next. Of files, some images are held back to watch the training with.
 """
 
+import ctypes
+import math
+import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,7 +20,6 @@ from PIL import Image, ImageDraw
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from arr_coc.data.examples import Example, Examples, FileExamples, FileRow, readable_example, scene_examples
-from arr_coc.data.sources import read_source
 from arr_coc.files import write_whole
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import ImageSizes, cut_tokens
@@ -27,8 +30,10 @@ from arr_coc_scenes import make_scene
 SEEDS_PER_BATCH = 4096
 TO_READ = ("lookup", "chart")  # families whose evidence is found by reading
 HELD_SHARE, HELD_MOST = 0.1, 300  # of a dataset's examples, held back to watch the training with
+HELD_BYTES = 2**29  # of their images, which stay in memory
 LIST = "left-out.txt"
 Draw = Callable[[int, tuple[int, int], bool, tuple[str, ...] | None], list[Example]]
+PARENT_DIES = 1  # Linux: which signal a process gets when the one that started it dies
 SAID = 20  # broken rows are said up to here; all are in the file
 
 
@@ -48,9 +53,16 @@ def draw_examples(seed: int, size: tuple[int, int], hard: bool, families: tuple[
 
 
 def make_data(
-    config: SelectorTrainConfig, owner: ARRCOCQwen, say: Callable[[str], None], draw: Draw = draw_examples
+    config: SelectorTrainConfig,
+    owner: ARRCOCQwen,
+    say: Callable[[str], None],
+    draw: Draw = draw_examples,
+    examples: FileExamples | None = None,
 ) -> Data:
-    """Batches to learn from, and groups to watch with; `draw` makes what "scenes" are."""
+    """Batches to learn from, and groups to watch with; `draw` makes what "scenes" are, `examples` are those of files.
+
+    Without `examples` the files are read here.
+    """
     encode, sizes = make_encoder(owner.processor.tokenizer), ImageSizes.of(owner.processor)
     if config.data == "scenes":
         is_read = config.needs_answers or config.target == "attention"  # by the model whole, as its processor says
@@ -58,14 +70,26 @@ def make_data(
             if is_read and sizes.nearest(height, width) != (height, width):
                 raise ValueError(f"sizes: the model's processor would resize {width}x{height} px; leave that size out")
         return Data(SceneBatches(config, encode, sizes.cell, draw), held_scenes(config, encode, sizes.cell))
-    boxes = Path(config.pseudo_boxes) if config.pseudo_boxes else None
-    examples = read_source(config.data, float(config.max_broken), boxes)
+    examples = config.read_files() if examples is None else examples
+    assert examples is not None
     learned, held_back = split_by_image(_usable(config, examples, say), examples.rows)
-    held = Subset(examples, held_back[: config.evaluate_questions])
-    watched = FileBatches(replace(config, examples=max(1, len(held))), encode, held, sizes)[0] if held else []
+    held = _few_enough(held_back[: config.evaluate_questions], examples.rows, sizes)
+    watching = replace(config, examples=max(1, len(held)))
+    watched = FileBatches(watching, encode, examples, held, sizes)[0] if held else []
     most = config.max_broken * len(examples)
-    batches = FileBatches(config, encode, Subset(examples, learned), sizes)
-    return Data(batches, watched, tuple(examples.broken), most)
+    return Data(FileBatches(config, encode, examples, learned, sizes), watched, tuple(examples.broken), most)
+
+
+def _few_enough(numbers: Sequence[int], rows: Sequence[FileRow], sizes: ImageSizes) -> list[int]:
+    """As many of the numbered rows as may lie in memory all through a run."""
+    kept, held = list[int](), 0
+    for number in numbers:
+        width, height = rows[number].image.size
+        held += 3 * math.prod(sizes.nearest(height, width))
+        if held > HELD_BYTES:
+            break
+        kept.append(number)
+    return kept
 
 
 def split_by_image(numbers: Sequence[int], rows: Sequence[FileRow]) -> tuple[list[int], list[int]]:
@@ -89,8 +113,13 @@ def _usable(config: SelectorTrainConfig, examples: FileExamples, say: Callable[[
     if config.needs_answers:
         what, instead = "answers", "use stage 1, which learns from questions alone"
     elif not config.needs_boxes:
-        return list(range(len(examples)))
-    has = [bool(row.answer) if config.needs_answers else row.boxes is not None for row in examples.rows]
+        what, instead = "questions", "where people looked is for arr-coc eval --score evidence"
+    has = [
+        bool(row.question)
+        and (bool(row.answer) or not config.needs_answers)
+        and (row.boxes is not None or not config.needs_boxes)
+        for row in examples.rows
+    ]
     numbers = [number for number, there in enumerate(has) if there]
     if not numbers:
         raise ValueError(f"the examples of {config.data} have no {what}: {instead}")
@@ -148,31 +177,57 @@ class SceneBatches(Dataset[list[GridGroup]]):
 
 
 class FileBatches(Dataset[list[GridGroup]]):
-    """`batches[i]`: the examples of a shuffled round over `examples`, grouped by grid, never padded."""
+    """`batches[i]`: some of the rows numbered `numbers`, of few grids, in groups of one grid each, never padded.
 
-    def __init__(self, config: SelectorTrainConfig, encode: Encode, examples: Examples, sizes: ImageSizes) -> None:
-        self.config, self.encode, self.examples, self.sizes = config, encode, examples, sizes
+    A round shows every row once. Its rows are shuffled, put together by grid, cut into batches, and these shuffled: so
+    a batch has one grid, or two where one ends, however many there are in the files.
+    """
+
+    def __init__(
+        self,
+        config: SelectorTrainConfig,
+        encode: Encode,
+        examples: FileExamples,
+        numbers: Sequence[int],
+        sizes: ImageSizes,
+    ) -> None:
+        self.config, self.encode, self.sizes = config, encode, sizes
+        self.examples: Examples = Subset(examples, numbers)  # type: ignore[arg-type]
+        shapes = [examples.rows[number].image.size for number in numbers]
+        self.shapes = [sizes.nearest(height, width) for width, height in shapes]
+        self.per_round = -(-len(numbers) // config.examples)
+
+    @lru_cache(maxsize=4)  # noqa: B019  (lives as long as the run)
+    def _round(self, number: int) -> list[np.ndarray]:
+        """The batches of a round: places among the numbers."""
+        rng = np.random.default_rng([self.config.seed, number, 2])
+        order = rng.permutation(len(self.shapes))
+        shapes = sorted(set(self.shapes))
+        turn = dict(zip(shapes, rng.permutation(len(shapes)).tolist(), strict=True))
+        order = order[np.argsort([turn[self.shapes[place]] for place in order], kind="stable")]
+        batches = np.array_split(order, range(self.config.examples, len(order), self.config.examples))
+        return [batches[one] for one in rng.permutation(len(batches))]
 
     def __getitem__(self, index: int) -> list[GridGroup]:
-        config, total = self.config, len(self.examples)
-        places = range(index * config.examples, (index + 1) * config.examples)
-        orders = {
-            number: np.random.default_rng([config.seed, number, 2]).permutation(total)
-            for number in {place // total for place in places}
-        }
         groups: dict[tuple[int, ...], list[Example]] = {}
         passed: list[str] = []
-        for place in places:
-            example, unreadable = readable_example(self.examples, int(orders[place // total][place % total]))
+        for place in self._round(index // self.per_round)[index % self.per_round].tolist():
+            example, unreadable = readable_example(self.examples, place)
             passed += unreadable
-            example = whole_cells(example, config.longest_side, self.sizes)
+            example = whole_cells(example, self.sizes)
             groups.setdefault(example.image.shape, []).append(example)
-        weight = config.weight_of_hard
-        made = [
-            make_group([e.image for e in members], list(enumerate(members)), self.encode, weight, self.sizes.cell)
-            for members in groups.values()
-        ]
+        made = [self._group(part) for members in groups.values() for part in self._parts(members)]
         return [replace(made[0], passed=tuple(passed)), *made[1:]]
+
+    def _parts(self, members: list[Example]) -> list[list[Example]]:
+        """Examples of one grid, as many at a time as there is room for."""
+        high, wide = members[0].image.shape[:2]
+        most = self.config.rows_of((high // self.sizes.cell, wide // self.sizes.cell))
+        return [members[start : start + most] for start in range(0, len(members), most)]
+
+    def _group(self, members: list[Example]) -> GridGroup:
+        asked, weight = list(enumerate(members)), self.config.weight_of_hard
+        return make_group([one.image for one in members], asked, self.encode, weight, self.sizes.cell)
 
 
 def held_scenes(config: SelectorTrainConfig, encode: Encode, cell: int = CELL) -> list[GridGroup]:
@@ -204,9 +259,16 @@ def stream_batches(
 
 
 def _leave_ending_to_the_run(worker: int) -> None:
-    """A signal to all processes of a run at once is for the main one: it saves, and then ends its workers."""
+    """A signal to all processes of a run at once is for the main one: it saves, and then ends its workers.
+
+    Where the main one is killed it ends nobody: Linux then ends its workers at once, elsewhere they find out later.
+    """
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PARENT_DIES, signal.SIGKILL)
+        if os.getppid() == 1:  # it died before we asked
+            os._exit(1)
 
 
 # ---------------------------------------------------------------- what a run does without

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from arr_coc.data.examples import Example
 from arr_coc.data.rows import Box
-from arr_coc.images.headers import MOST_ASPECT
 from arr_coc.qwen.processor import ImageSizes
 from arr_coc.qwen.vision import Geometry
 
@@ -123,16 +122,13 @@ def _touched(start: float, end: float) -> slice:
 # ---------------------------------------------------------------- sizes that are whole cells
 
 
-def whole_cells(example: Example, longest_side: int, sizes: ImageSizes) -> Example:
-    """The example with its image shrunk to at most `longest_side` px and resized to whole cells; boxes follow.
+def whole_cells(example: Example, sizes: ImageSizes) -> Example:
+    """The example with its image resized to whole cells, as the processor would; boxes follow.
 
     The size is one that the processor leaves as it is, so that cells here are the model's cells.
     """
     high, wide = example.image.shape[:2]
-    scale = min(1.0, longest_side / max(high, wide))
-    least = -(-round(max(high, wide) * scale) // MOST_ASPECT)  # a very long image must not get longer by rounding
-    shrunk = [max(least, round(side * scale)) for side in (high, wide)]
-    new_high, new_wide = sizes.nearest(*shrunk)
+    new_high, new_wide = sizes.nearest(high, wide)
     if (wide, high) == (new_wide, new_high):
         return example
     image = np.asarray(Image.fromarray(example.image).resize((new_wide, new_high), Image.Resampling.BICUBIC))

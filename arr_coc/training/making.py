@@ -1,7 +1,7 @@
 """What a selector's training is made of: the model, the layer on it, what of them learns, and the optimizer."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,21 @@ from arr_coc.config import ARRCOCConfig
 from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, DELTA_FILE, LORA_CONFIG, adapt, enable_checkpointing, load_adapted
-from arr_coc.qwen.loading import find_adapter, load_stock, pick_dtype, resolve
+from arr_coc.qwen.loading import find_adapter, load_stock, pick_dtype, read_config, resolve
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.processor import load_processor
-from arr_coc.qwen.shapes import build_shape
+from arr_coc.qwen.processor import ImageSizes, limit_pixels, load_processor
+from arr_coc.qwen.shapes import build_random, shape_config
 from arr_coc.qwen.storage import load_adapter
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import ARRCOCSelector
 from arr_coc.training.config import SelectorTrainConfig
-from arr_coc.training.memory import MemoryEstimate, Plan, describe, estimate_plan
+from arr_coc.training.memory import Plan
 from arr_coc.training.step import AnswerLearner, MapLearner
 from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector
 
 SHAPE = "shape:"  # models of random weights at a real shape, to see whether a run fits
+WARM = 0.1  # of a run: warm-up takes no longer
+Size = tuple[int, int]  # (width, height) in px
 TEXT_TOKENS, ANSWER_TOKENS = 64, 32  # of a row beside the image, and of those its answer: the longest of scenes
 
 
@@ -49,15 +51,13 @@ class Makings:
             selector.strategy.restore(state)
 
 
-def make_learner(
-    config: SelectorTrainConfig, init_from: Path | None, device: torch.device, say: Callable[[str], None]
-) -> Makings:
+def make_learner(config: SelectorTrainConfig, init_from: Path | None, device: torch.device) -> Makings:
     """Load the base, put a fresh layer or that of `init_from` on it, and make ready what the stage trains."""
-    model, processor, base = _load_base(config, device)
+    base = find_base(config)
+    model = _load_base(config, base, device)
     model.requires_grad_(False)
-    settings, layer = _make_layer(config, model, base, init_from)
-    say(describe(expected_memory(config, model, layer)))
-    owner = ARRCOCQwen(model, settings, layer, processor, selector="arr_coc")
+    settings, layer = _make_layer(config, base.config, init_from)
+    owner = ARRCOCQwen(model, settings, layer, base.processor, selector="arr_coc")
     if config.stage == 2:
         adapt(model, config.adapt, rank=config.lora_rank)
     _go_on_adapting(config, model, init_from)
@@ -96,24 +96,41 @@ def _go_on_adapting(config: SelectorTrainConfig, model: Any, init_from: Path | N
         model.requires_grad_(False)
 
 
-def _load_base(config: SelectorTrainConfig, device: torch.device) -> tuple[Any, Any, str]:
-    """(stock model, processor, its name)."""
-    dtype = pick_dtype(config.precision, device)
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A model before its weights are loaded."""
+
+    place: str  # folder or id; that of a shape is its name
+    config: Any  # the stock model's
+    processor: Any
+
+
+def find_base(config: SelectorTrainConfig) -> Base:
+    """The model's settings and its processor, within the run's limits of pixels."""
     if not config.model.startswith(SHAPE):
-        base = find_adapter(config.model)[0]
-        return load_stock(base, device, dtype), load_processor(base), config.model
-    model = build_shape(config.model.removeprefix(SHAPE), device, dtype, config.seed)
-    # Random weights know no words: mini's tokenizer serves, and its marks of an image take the place of Qwen's.
-    marks = read_json_object(Path(resolve("mini")) / "config.json")
-    for name in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"):
-        setattr(model.config, name, marks[name])
-    return model, load_processor(resolve("mini")), config.model
+        place = find_adapter(config.model)[0]
+        stock, processor = read_config(place), load_processor(place)
+    else:
+        place = config.model.removeprefix(SHAPE)
+        stock, processor = shape_config(place), load_processor(resolve("mini"))
+        # Random weights know no words: mini's tokenizer serves, and its marks of an image take the place of Qwen's.
+        marks = read_json_object(Path(resolve("mini")) / "config.json")
+        for name in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"):
+            setattr(stock, name, marks[name])
+    return Base(place, stock, limit_pixels(processor, config.min_pixels, config.max_pixels))
 
 
-def _make_layer(
-    config: SelectorTrainConfig, model: Any, base: str, init_from: Path | None
-) -> tuple[ARRCOCConfig, ARRCOCLayer]:
-    """The adapter to go on from, or a fresh one with the sight that the config asks for."""
+def _load_base(config: SelectorTrainConfig, base: Base, device: torch.device) -> Any:
+    """The stock model."""
+    dtype = pick_dtype(config.precision, device)
+    if config.model.startswith(SHAPE):
+        return build_random(base.config, device, dtype, config.seed)
+    return load_stock(base.place, device, dtype)
+
+
+def _make_layer(config: SelectorTrainConfig, stock: Any, init_from: Path | None) -> tuple[ARRCOCConfig, ARRCOCLayer]:
+    """The adapter to go on from, or a fresh one with the sight that the config asks for; `stock` is a config."""
+    pixels: dict[str, Any] = {"min_pixels": config.min_pixels, "max_pixels": config.max_pixels}
     wanted = {name: getattr(config, name) for name in ("sight", "sight_channels", "glance_channels", "pooling")}
     if init_from is not None:
         settings, layer = load_adapter(init_from)
@@ -121,40 +138,57 @@ def _make_layer(
             if getattr(settings, name) != value:
                 has = f"but the adapter to start from has {getattr(settings, name)!r}"
                 raise ValueError(f"{name}={value!r}, {has}: use its setting, or start from nothing")
-        return replace(settings, base_model=base), layer
-    hidden, glance = model.config.text_config.hidden_size, model.config.vision_config.hidden_size
+        return replace(settings, base_model=config.model, **pixels), layer
+    hidden, glance = stock.text_config.hidden_size, stock.vision_config.hidden_size
     glance_dim = glance if config.sight == "glance" else 0
-    settings = ARRCOCConfig(hidden_dim=hidden, glance_dim=glance_dim, base_model=base, **wanted)
+    settings = ARRCOCConfig(hidden_dim=hidden, glance_dim=glance_dim, base_model=config.model, **wanted, **pixels)
     return settings, ARRCOCLayer.from_config(settings)
 
 
-def expected_memory(config: SelectorTrainConfig, model: Any, layer: ARRCOCLayer) -> MemoryEstimate:
-    """What the run will need at its largest batch."""
-    drawn = config.data == "scenes"
-    width, height, _ = max(config.sizes, key=lambda size: size[0] * size[1])
-    geometry = Geometry.of(model.config.vision_config)
-    plan = Plan(
-        model.config,
-        how=config.adapt if config.stage == 2 else "none",
-        batch=config.rows_of(geometry.grid(height, width)) if drawn else config.examples,
-        image_side=max(width, height) if drawn else config.longest_side,
-        keep=float(config.keeps[1]),
-        text_tokens=TEXT_TOKENS,
-        dtype=model.dtype,
-        selector_parameters=sum(p.numel() for p in layer.parameters()),
-        gated=GRADIENT_STRATEGIES[config.strategy].gated,
-        answer_tokens=ANSWER_TOKENS,
-        rank=config.lora_rank,
-        accumulate=config.accumulate > 1,
-        questions_per_image=config.questions if drawn else 1,
-        **{name: getattr(config, name) for name in ("stage", "checkpointing", "encoding", "sight", "glance_channels")},
-    )
-    return estimate_plan(plan)
+def planner(
+    config: SelectorTrainConfig, base: Base, device: torch.device, images: Sequence[Size], taught: bool
+) -> Callable[[int], list[Plan]]:
+    """What gives the plans of a run with so many cells of a batch: for the largest images, and for the smallest.
+
+    `images` are (width, height) of those from files; drawn ones are known. `taught`: the model's attention teaches.
+    """
+    drawn, geometry = config.data == "scenes", Geometry.of(base.config.vision_config)
+    sizes = ImageSizes.of(base.processor)
+    shapes = {sizes.nearest(height, width) for width, height in images}
+    shapes |= {(height, width) for width, height, share in config.sizes if drawn and share > 0}
+    grids = sorted({geometry.grid(*shape) for shape in shapes}, key=math.prod)
+    layer = _make_layer(config, base.config, None)[1]
+    same = {name: getattr(config, name) for name in ("stage", "checkpointing", "encoding", "sight", "glance_channels")}
+
+    def planned(cells: int) -> list[Plan]:
+        return [
+            Plan(
+                base.config,
+                how=config.adapt if config.stage == 2 else "none",
+                batch=config.rows_of(grid, cells),
+                image_side=round(math.sqrt(math.prod(grid))) * geometry.cell,
+                keep=float(config.keeps[1]),
+                text_tokens=TEXT_TOKENS,
+                dtype=pick_dtype(config.precision, device),
+                selector_parameters=sum(p.numel() for p in layer.parameters()),
+                gated=GRADIENT_STRATEGIES[config.strategy].gated,
+                answer_tokens=ANSWER_TOKENS,
+                rank=config.lora_rank,
+                accumulate=config.accumulate > 1 or not drawn,  # groups of a batch wait for each other
+                questions_per_image=config.questions if drawn else 1,
+                taught=taught,
+                **same,
+            )
+            for grid in {grids[0], grids[-1]}
+        ]
+
+    return planned
 
 
 def rate_groups(optimizer: torch.optim.Optimizer, config: SelectorTrainConfig, step: int, progress: float) -> None:
-    """Set the learning rates: linear warm-up over steps times a cosine over progress."""
+    """Set the learning rates: linear warm-up, over steps or a tenth of the run, times a cosine over progress."""
     cosine = 0.5 + 0.5 * math.cos(math.pi * min(1.0, progress))
     level = config.final_rate + (1 - config.final_rate) * cosine
+    warm = min(1.0, max((step + 1) / max(1, config.warmup_steps), progress / WARM))
     for group in optimizer.param_groups:
-        group["lr"] = group["peak"] * min(1.0, (step + 1) / max(1, config.warmup_steps)) * level
+        group["lr"] = group["peak"] * warm * level

@@ -1,8 +1,8 @@
-"""How much GPU memory a run needs, from formulas, before anything is loaded.
+"""How much memory of its device a run needs, from formulas, before anything is loaded.
 
 Counted is what torch allocates at the peak of a step (`torch.cuda.max_memory_allocated`). A peak has a moment:
-gradients come while activations go, so not all parts are there at once. Stages 1 and 3 run the base without gradients,
-for the glance alone.
+gradients come while activations go, so not all parts are there at once. Stages 1 and 3 run the base without gradients:
+for the glance, and whole where its attention is the teacher.
 
 s bytes per value of the model's dtype, D hidden, F intermediate, A = heads x head size, G = key-value heads x head
 size, M tokens of a row, r LoRA's rank. Saved for the backward pass, bytes per token of a decoder layer (eager
@@ -31,8 +31,9 @@ from typing import Any
 import torch
 
 from arr_coc.config import tokens_to_keep
-from arr_coc.qwen.adapting import LAST_LAYERS
-from arr_coc.qwen.shapes import count_parts
+from arr_coc.qwen.adapting import LAST_LAYERS, lora_targets
+from arr_coc.qwen.family import deepstack_levels
+from arr_coc.qwen.shapes import count_parts, widths_of
 from arr_coc.qwen.vision import Geometry, glance_grid
 
 TIERS_GB = (16, 24, 32)
@@ -40,6 +41,7 @@ RESERVE_GB = 1.0  # of a card that torch cannot have: CUDA's own context, the di
 MOST_BATCH = 4096  # the search for the largest batch ends here
 WORKSPACE = 32 * 2**20  # cuBLAS keeps such a buffer, taken from torch's allocator
 PATCHES = 4  # of a cell
+TEACHER_TOKENS = 16_384  # of the rows that the teacher reads at once: what a pass over whole images holds is bounded
 
 # The selector is many small operations in fp32: bytes per cell, counted over the live tensors of the layer itself.
 ROW_BYTES = 26_600  # of each question: scorers and their backward pass
@@ -71,6 +73,7 @@ class Plan:
     questions_per_image: int = 1  # in stages 1 and 3 questions share what was seen of an image
     sight: str = "glance"
     glance_channels: int = 96
+    taught: bool = False  # stages 1 and 3: the model reads whole images, and its attention is the target
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -116,13 +119,15 @@ class MemoryEstimate:
 
 
 def estimate_plan(plan: Plan) -> MemoryEstimate:
-    """What a step needs at its peak, for a dense Qwen3-VL of the plan's config."""
+    """What a step needs at its peak."""
     size = plan.dtype.itemsize
     own = 4 * (plan.selector_parameters + (lora_parameters(plan) if plan.how == "lora" else 0))
     weights = size * sum(count_parts(plan.model_config).values()) + own
     learning = size * trained_parameters(plan) + own
     kept, seeing = selector_bytes(plan)
     moments, logits, activations = {"textures": seeing, "selector": kept}, 0.0, kept
+    if plan.taught and plan.stage != 2:
+        moments["teacher"] = teacher_bytes(plan)
     if plan.stage == 2:
         moments, logits = answering_moments(plan, learning), logit_bytes(plan)
         activations = moments["end of the forward pass"] - logits
@@ -143,7 +148,7 @@ def answering_moments(plan: Plan, learning: int) -> dict[str, float]:
     # Of a batch: flattened patches in fp32; the visual tokens of all DeepStack levels, twice where they are gated.
     tower = plan.model_config.vision_config
     pixels = plan.batch * 4.0 * 3 * tower.temporal_patch_size * plan.geometry.cell**2 * plan.cells
-    levels = (1 + len(tower.deepstack_visual_indexes)) * (1 + plan.gated)
+    levels = (1 + deepstack_levels(plan.model_config)) * (1 + plan.gated)
     kept += plan.batch * levels * size * text.hidden_size * plan.kept + vision
     # A layer that is made again meets the gradients of the layers behind it; else these take the place of what it kept.
     behind = learning - (size * count_parts(plan.model_config)["vision"] if plan.how == "all" else 0)
@@ -194,11 +199,7 @@ def describe(found: MemoryEstimate) -> str:
 
 def lora_parameters(plan: Plan) -> int:
     """LoRA's own weights: rank x (inputs + outputs) of every matrix that it stands beside."""
-    text, vision = plan.model_config.text_config, plan.model_config.vision_config
-    hidden, heads, groups = _text_widths(plan)
-    decoder = 2 * (hidden + heads) + 2 * (hidden + groups) + 3 * (hidden + text.intermediate_size)
-    block = 6 * vision.hidden_size + 2 * (vision.hidden_size + vision.intermediate_size)
-    return int(plan.rank * (text.num_hidden_layers * decoder + vision.depth * block))
+    return plan.rank * widths_of(plan.model_config, lora_targets(plan.model_config))
 
 
 def trained_parameters(plan: Plan) -> int:
@@ -221,7 +222,7 @@ def _text_widths(plan: Plan) -> tuple[int, int, int]:
 
 def text_layer_bytes(plan: Plan, learns: str) -> float:
     """Saved by one decoder layer per token, where "none", "lora" or "all" of it learns."""
-    wide, s = plan.model_config.text_config.intermediate_size, plan.dtype.itemsize
+    wide, s = wide_of(plan), plan.dtype.itemsize
     hidden, heads, groups = _text_widths(plan)
     saved = 4 * (2 * hidden + heads + groups) + s * (4 * heads + plan.length + 3 * wide)
     if learns == "all":
@@ -239,11 +240,11 @@ def vision_saved(plan: Plan) -> tuple[float, float]:
     hidden, wide = vision.hidden_size, vision.intermediate_size
     pixels = s * 3 * vision.temporal_patch_size * vision.patch_size**2
     if plan.learns == "none":  # a pass without gradients: the pixels, and rotary embeddings in fp32 or the MLP
-        return 0.0, patches * (pixels + max((24 + 5 * s) * hidden * (s < 4), s * (3 * hidden + 2 * wide)))
+        return 0.0, patches * (pixels + max((32 + 5 * s) * hidden * (s < 4), s * (3 * hidden + 2 * wide)))
     inputs = {"lora": 4 * (3 * hidden + wide + 4 * plan.rank), "all": s * (3 * hidden + wide)}
     block, backward = s * (8 * hidden + wide) + inputs[plan.learns], s * (2 * hidden + 2 * wide)
     # All patch mergers, which LoRA leaves as they are.
-    mergers = 1 + (1 + len(vision.deepstack_visual_indexes)) * (3 if plan.how == "all" else 1)
+    mergers = 1 + (1 + deepstack_levels(plan.model_config)) * (3 if plan.how == "all" else 1)
     ends = s * hidden * mergers + (pixels if plan.learns == "all" else 0)
     if plan.checkpointing:
         return patches * (vision.depth * s * hidden + ends), patches * (block + backward)
@@ -261,10 +262,40 @@ def text_saved(plan: Plan) -> tuple[float, float]:
     sizes = [text_layer_bytes(plan, layer) for layer in layers]
     tokens = plan.batch * plan.length * bool(sizes)
     head = (4 + 2 * s * (plan.how == "all")) * text.hidden_size  # final norm and output table
-    backward = s * (2 * text.hidden_size + 3 * text.intermediate_size)
+    backward = s * (2 * text.hidden_size + 3 * wide_of(plan))
     if plan.checkpointing:
         return tokens * (len(sizes) * s * text.hidden_size + head), tokens * (max(sizes, default=0.0) + backward)
     return tokens * (sum(sizes) + head), tokens * backward
+
+
+def teacher_rows(cells: int, text_tokens: int = 64) -> int:
+    """Rows of so many cells that the teacher reads at once."""
+    return max(1, TEACHER_TOKENS // (cells + text_tokens))
+
+
+def teacher_bytes(plan: Plan) -> float:
+    """What a pass over whole images holds, without gradients and a layer at a time, beside the images as bytes."""
+    vision, s = plan.model_config.vision_config, plan.dtype.itemsize
+    rows = min(plan.batch, teacher_rows(plan.cells, plan.text_tokens))
+    hidden, heads, groups = _text_widths(plan)
+    length = plan.cells + plan.text_tokens
+    whole = replace(plan, batch=rows, how="none", encoding="dense")
+    pixels = rows * plan.cells * 4.0 * 3 * vision.temporal_patch_size * plan.geometry.cell**2
+    features = rows * plan.cells * s * hidden * (1 + deepstack_levels(plan.model_config))
+    inside = max(2 * hidden + 3 * wide_of(plan), 2 * hidden + 3 * heads + 2 * groups) * s
+    reading = rows * length * (s * hidden + inside + 2 * length) + features
+    images = plan.batch if plan.stage == 2 else -(-plan.batch // plan.questions_per_image)
+    return images * plan.cells * 3 * plan.geometry.cell**2 + pixels + max(vision_saved(whole)[1], reading)
+
+
+def wide_of(plan: Plan) -> int:
+    """Width of what an MLP holds of a token, F: of all experts that it meets, where there are experts."""
+    text = plan.model_config.text_config
+    if not getattr(text, "num_experts", 0):
+        return int(text.intermediate_size)
+    return int(
+        text.num_experts_per_tok * text.moe_intermediate_size + getattr(text, "shared_expert_intermediate_size", 0)
+    )
 
 
 def logit_bytes(plan: Plan) -> float:

@@ -7,13 +7,17 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from arr_coc.comparing import is_out_of_memory
+from arr_coc.data.examples import FileExamples
 from arr_coc.files import write_json
 from arr_coc.qwen.adapting import ADAPTED, save_adapted, weights_hash
+from arr_coc.qwen.loading import travelling
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.storage import save_adapter
 from arr_coc.training.checkpoints import (
@@ -27,11 +31,13 @@ from arr_coc.training.checkpoints import (
 from arr_coc.training.data import Draw, LeftOut, draw_examples, make_data, stream_batches
 from arr_coc.training.groups import GridGroup
 from arr_coc.training.learning import BadStep, Learning, Means
+from arr_coc.training.room import NoRoom
 from arr_coc.training.watching import Clock, Report, Watcher
 
 FILES = ("weights", "optimizer")  # of a checkpoint
 BAD_BATCH = "bad-batch.json"
 LOWER = "start anew with a lower learning_rate"
+FIRST_SAVE = 20.0  # seconds after which there is a checkpoint, however seldom they are made
 AGAIN = 1.0  # seconds between two presses of Ctrl-C; a launcher may pass on one press as several
 # Ctrl-C, the wish of the system, and a terminal that closes; not all of them are everywhere.
 ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -101,9 +107,15 @@ class Run:
     """One training run in this process: where it stands, and what it needs to go on."""
 
     def __init__(
-        self, learning: Learning, places: Places, clock: Clock, report: Report | None, draw: Draw = draw_examples
+        self,
+        learning: Learning,
+        places: Places,
+        clock: Clock,
+        report: Report | None,
+        draw: Draw = draw_examples,
+        examples: FileExamples | None = None,
     ) -> None:
-        """`report` is None in all processes but the main one."""
+        """`report` is None in all processes but the main one; `examples` as `make_data` takes them."""
         self.learning, self.places, self.clock, self.report = learning, places, clock, report
         config, team, made = self.config, self.team, self.made = learning.config, learning.team, learning.made
         self.name: str | None = secrets.token_hex(8)  # stays, however often the run goes on
@@ -111,7 +123,7 @@ class Run:
         self.taken = 0  # batches so far, those of all processes together: the position in the data
         self.rows = 0  # questions of this process since the last line about them
         self.base = self._hash_base()
-        self.data = make_data(config, made.owner, self.tell, draw)
+        self.data = make_data(config, made.owner, self.tell, draw, examples)
         self.watcher = Watcher(made.owner, self.data.held, places.out)
         self.left_out = LeftOut(self.data, config.max_broken, self.tell)
         if team.is_main:
@@ -133,6 +145,7 @@ class Run:
         numbers = range(self.taken + team.index, self.taken + left, team.count)  # of this process among all
         stream = stream_batches(self.data.batches, numbers, config.workers, pin=team.device.type == "cuda")
         log, look, save = Due(config.log_every), Due(config.evaluate_every), Due(config.checkpoint_every)
+        save.since -= max(0.0, config.checkpoint_every - FIRST_SAVE)
         first = self.step
         self.clock.start()
         with contextlib.closing(stream):
@@ -141,7 +154,7 @@ class Run:
                 progress, stopping = self._agree(stop)
                 if stopping or progress >= 1.0:
                     return stopping
-                batches = [next(pairs) for _ in range(config.accumulate)]
+                batches = self._next(pairs)
                 for group in (group for _, batch in batches for group in batch):
                     self.rows += len(group.examples)
                     self.left_out.note(group)
@@ -157,6 +170,19 @@ class Run:
                     self.save()
                     save.again()
 
+    def _next(self, pairs: Iterator[tuple[int, list[GridGroup]]]) -> list[tuple[int, list[GridGroup]]]:
+        """The batches of a step. Where the system killed what makes them, all is saved, and the run stops."""
+        try:
+            return [next(pairs) for _ in range(self.config.accumulate)]
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            self.save()
+            raise NoRoom(
+                f"a worker was killed, as where memory is short; step {self.step} is saved: repeat the command with "
+                f"--workers {self.config.workers // 2}"
+            ) from None
+
     def _agree(self, stop: Stop) -> tuple[float, bool]:
         """Progress by the main process's clock, and whether anyone asked to stop: all leave the loop together."""
         here = self.clock.progress(self.step) if self.team.is_main else 0.0
@@ -167,6 +193,14 @@ class Run:
         """One step. Where it fails, its examples are written down, the state before it is saved, and the run stops."""
         try:
             return self.learning.learn(self.step, batches, progress)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or self.team.count > 1:
+                raise
+            self.save()
+            raise NoRoom(
+                f"out of memory; step {self.step} is saved: repeat the command with "
+                f"--cells-per-batch {max(1, self.config.cells_per_batch // 2)}"
+            ) from None
         except BadStep as bad:
             if self.team.is_main:
                 losses = {name: repr(value) for name, value in bad.found.items()}
@@ -261,9 +295,17 @@ class Run:
             return {}
         with told_if_not_saved("the adapter"):
             settings = dataclasses.replace(owner.arr_coc_config, trained=True, straight_through=False)
-            save_adapter(self.places.out, settings, owner.layer)
+            save_adapter(self.places.out, travelling(settings), owner.layer)
             self._save_adapted(owner)
-        return self.evaluate()
+        found = self.evaluate()
+        if found.get("recall"):
+            shares = ", ".join(f"{value:.3f} of {keep:.0%}" for keep, value in found["recall"].items())
+            told = (
+                f"recall of the evidence of {self.watcher.questions} questions held back, by the share kept: {shares}"
+            )
+            with told_if_not_saved("the adapter's figures"):
+                save_adapter(self.places.out, travelling(dataclasses.replace(settings, figures=told)), owner.layer)
+        return found
 
     def _save_adapted(self, owner: ARRCOCQwen) -> None:
         """What the model itself has learned, in this stage 2 or in the one that this run started from."""

@@ -22,10 +22,10 @@ from arr_coc.timing import Stopwatch
 from arr_coc.training import losses
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.groups import GridGroup
+from arr_coc.training.memory import teacher_rows
 from arr_coc.training.strategies import StrategySelector, relevance_after_tensions
 
 Losses = dict[str, Tensor]
-ROWS_AT_ONCE = 64  # attention maps of whole sequences are large: this bounds them
 
 
 def taught_rows(group: GridGroup, config: SelectorTrainConfig) -> Tensor:
@@ -102,12 +102,12 @@ class MapLearner(nn.Module):
     def forward(self, group: GridGroup, seed: int, progress: float) -> Losses:
         """Losses of one group. Nothing here is drawn by chance, so `seed` and `progress` do not matter."""
         owner = self._owner[0]
-        judgement = judge_group(owner, group)
         (taught,) = taught_rows(group, self.config).nonzero(as_tuple=True)
         teacher_RHW = None
-        if len(taught):
+        if len(taught):  # first: what it holds is gone before the scorers keep theirs
             teacher_RHW = torch.zeros_like(group.targets_RHW)
             teacher_RHW[taught] = teacher_attention(owner, group.rows(taught.cpu()))
+        judgement = judge_group(owner, group)
         return map_losses(judgement, group, self.layer, self.config, teacher_RHW)
 
 
@@ -192,7 +192,8 @@ def _with_ends(start_RL: Tensor, ends: list[Tensor], fill: int) -> Tensor:
 def teacher_attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
     """Attention of each row's answer on its image, `[R, H, W]`, at least 0, in no particular scale."""
     rows = torch.arange(len(group.examples))
-    return torch.cat([_attention(owner, group.rows(part)) for part in rows.split(ROWS_AT_ONCE)])
+    at_once = teacher_rows(group.grid[0] * group.grid[1])
+    return torch.cat([_attention(owner, group.rows(part)) for part in rows.split(at_once)])
 
 
 def _attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:

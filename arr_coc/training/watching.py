@@ -74,6 +74,7 @@ class Watcher:
 
     def __init__(self, owner: ARRCOCQwen, held: list[GridGroup], out: Path) -> None:
         self.owner, self.held, self.folder = owner, held, out / "pictures"
+        self.questions = sum(len(group.examples) for group in held)
         self.draws = importlib.util.find_spec("matplotlib") is not None  # bare training machines lack it
 
     @torch.no_grad()

@@ -84,12 +84,14 @@ def engine_arguments(
             f"selector {selector!r}, encoding {encoding!r}: vLLM takes windows chosen before the ViT; {how}"
         )
     base = find_unadapted(model)
+    if (family := family_of(base)) not in ARCHITECTURES:
+        raise ValueError(f"{family}: vLLM chooses for {' and '.join(ARCHITECTURES)}; serve it with --engine plain")
     settings = {"keep": check_keep(keep), "selector": selector, "encoding": encoding, "source": str(model)}
     on_card: dict[str, Any] = {"gpu_memory_utilization": BESIDE}
     here = on_card if torch.cuda.is_available() else {"dtype": "float32", "enforce_eager": True}
     return {
         "model": base,
-        "hf_overrides": {"architectures": [ARCHITECTURES[family_of(base)]], "arr_coc": settings},
+        "hf_overrides": {"architectures": [ARCHITECTURES[family]], "arr_coc": settings},
         "limit_mm_per_prompt": {"image": images, "video": 0},
         "max_model_len": -1,  # as long as there is memory for
         **here,

@@ -8,6 +8,7 @@ The report holds the losses of the first and last step, the peak of memory, and 
 
 import argparse
 import json
+import resource
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from arr_coc.files import write_json
 from arr_coc.training.config import SelectorTrainConfig, read_selector_config
 from arr_coc.training.data import make_data
 from arr_coc.training.learning import Learning, Team
-from arr_coc.training.making import expected_memory, make_learner
+from arr_coc.training.making import find_base, make_learner, planner
+from arr_coc.training.room import Room, fit
 
 
 def try_out(config: SelectorTrainConfig, steps: int, device: str | None = None) -> dict[str, Any]:
@@ -31,8 +33,10 @@ def try_out(config: SelectorTrainConfig, steps: int, device: str | None = None) 
     config = replace(config, sizes=(largest,), keeps=(config.keeps[1], config.keeps[1]), evaluate_questions=0)
     team = Team(device)
     torch.manual_seed(config.seed)
-    made = make_learner(config, None, team.device, lambda line: None)
-    expected = expected_memory(config, made.owner.model, made.owner.layer)
+    planned = planner(config, find_base(config), team.device, [], config.target == "attention")
+    cells, need = fit(planned, Room.here(team.device), config.cells_per_batch, 0)
+    config = replace(config, cells_per_batch=cells, workers=0)
+    made = make_learner(config, None, team.device)
     data = make_data(config, made.owner, lambda line: None)
     batches = [(number, data.batches[number]) for number in range(config.accumulate)]
     learning = Learning(config, team, made)
@@ -44,6 +48,7 @@ def try_out(config: SelectorTrainConfig, steps: int, device: str | None = None) 
         found = learning.learn(step + config.warmup_steps, batches, progress=0.0)
         losses.append(sum(value for name, value in found.items() if name != "right"))
     peak = torch.cuda.max_memory_allocated() if on_gpu else None
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # of this process, from its start
     return {
         "model": config.model,
         "stage": config.stage,
@@ -54,9 +59,13 @@ def try_out(config: SelectorTrainConfig, steps: int, device: str | None = None) 
         "first_loss": round(losses[0], 4),
         "last_loss": round(losses[-1], 4),
         "learns": losses[-1] < losses[0],
-        "estimate_bytes": expected.total,
+        "target": config.target,
+        "estimate_bytes": need.step.total,
         "peak_bytes": peak,
-        "peak_over_estimate": None if peak is None else round(peak / expected.total, 4),
+        "peak_over_estimate": None if peak is None else round(peak / need.step.total, 4),
+        "host_estimate_bytes": round(need.host),
+        "host_peak_bytes": host,
+        "host_over_estimate": round(host / need.host, 4),
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
     }
 
@@ -66,10 +75,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Try a selector's training for a few steps.")
     parser.add_argument("--config", type=Path, help="JSON file with settings of SelectorTrainConfig")
     parser.add_argument("--model", help="mini, a folder, or shape:qwen3-vl-2b")
+    parser.add_argument("--target", help="boxes or attention")
+    parser.add_argument("--precision", help="bfloat16 or float32")
+    parser.add_argument("--device", help="cpu leaves a GPU alone")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, help="JSON file: a list, to which this trial is added")
     a = parser.parse_args()
-    found = try_out(read_selector_config(a.config, model=a.model), a.steps)
+    found = try_out(
+        read_selector_config(a.config, model=a.model, target=a.target, precision=a.precision), a.steps, a.device
+    )
     print(json.dumps(found, indent=2))
     if a.out:
         before = json.loads(a.out.read_text()) if a.out.is_file() else []

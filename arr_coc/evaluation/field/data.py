@@ -8,11 +8,13 @@ coco:... vqa:... docvqa:... chartqa:... jsonl:...     see `arr_coc.data.sources`
 and is scored by its own customs, every score in [0, 1]:
 
 exact     the expected text, blanks around it aside
+normal    the expected text; case, articles, points and number words aside
 f1        descriptions: over (colour, thing) pairs
 anls      documents: 1 less the edit distance over the longer length, 0 where that is 0.5 or less; best answer
 relaxed   charts: numbers within 5 %, texts exact, small letters
 vqa       VQAv2: mean over the people of min(1, others who said the same / 3)
-short     an answer that stands in what was said, as whole words; case, articles, points and number words aside
+contains  an answer that stands in what was said, as whole words; else as `normal`
+choice    one of several: by its letter, or by its text
 none      nobody knows the answer: only evidence counts
 """
 
@@ -39,6 +41,10 @@ Share = tuple[float, float, float, float]  # left, top, right, bottom as shares 
 SMALL_TEXT_PX = 20  # font size in px of the drawn scene up to which a text is small
 MANY_THINGS = 8
 SMALL_TEXT, MANY = "small text", "many things"
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+BRIEF = "Answer with a word or a short phrase."
+CHOOSE = "Answer with the letter of the right choice."
+PROMPT_OF = dict.fromkeys(("vqa", "docvqa", "chartqa", "jsonl"), BRIEF)  # by the kind of the files, unless asked for
 ANLS_LEAST = 0.5  # similarities up to here count as wrong
 RELAXED = 0.05  # of the expected number
 _ARTICLES = {"a", "an", "the"}
@@ -58,6 +64,8 @@ class Query:
     family: str
     boxes: tuple[Share, ...] | None  # where the answer is; () nothing is there, None not known
     groups: tuple[str, ...] = ()  # further groups of reports, such as small text
+    choices: tuple[str, ...] = ()  # what there is to choose from, A first
+    gaze: tuple[tuple[float, float], ...] | None = None  # where people looked, x and y as shares of the image
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +126,17 @@ def is_small_text(scene: Scene, question: Question) -> bool:
 
 
 def read_pictures(
-    spec: str, questions: int, side: int, seed: int, metric: str | None, say: Callable[[str], None]
+    spec: str,
+    questions: int,
+    side: int,
+    seed: int,
+    metric: str | None,
+    say: Callable[[str], None],
+    prompt: str = "",
 ) -> list[Picture]:
     """The pictures that a dataset's text names, with about so many questions in all; `side` is of scenes alone.
 
-    Of files, whole images in a shuffled order, the last one cut short.
+    Of files, whole images in a shuffled order, the last one cut short. `prompt` stands behind the questions of files.
     """
     if questions < 1:
         raise ValueError(f"{questions} questions: ask at least one")
@@ -141,7 +155,11 @@ def read_pictures(
     for row in examples.rows:
         answers = row.answers or ((row.answer,) if row.answer else ())
         boxes = None if row.boxes is None else tuple(_share(box, row.image.size) for box in row.boxes)
-        query = Query(row.question, answers, metric or METRIC_OF[kind], row.family, boxes)
+        how = metric or ("choice" if row.choices else METRIC_OF[kind])
+        width, height = row.image.size
+        gaze = None if row.fixations is None else tuple((x / width, y / height) for x, y in row.fixations)
+        text = as_asked(row.question, row.choices, prompt)
+        query = Query(text, answers, how, row.family, boxes, choices=row.choices, gaze=gaze)
         by_image.setdefault(row.image, []).append(query)
     images, left = list(by_image), questions
     pictures: list[Picture] = []
@@ -152,6 +170,12 @@ def read_pictures(
             pictures.append(Picture(number, image.size, partial(_read, image), queries))
         left -= len(queries)
     return pictures
+
+
+def as_asked(question: str, choices: Sequence[str], prompt: str) -> str:
+    """A question as a model is asked it: what there is to choose from a line each, and what to answer with."""
+    lettered = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+    return "\n".join([question, *lettered, *([CHOOSE] if choices and prompt else [prompt] if prompt else [])])
 
 
 def _share(box: Sequence[float], size: tuple[int, int]) -> Share:
@@ -191,6 +215,11 @@ def ids_of(pictures: Sequence[Picture]) -> list[tuple[str, Picture, Query]]:
 def exact(given: str, answers: Sequence[str]) -> float:
     """1 where it is one of the answers."""
     return float(any(given.strip() == answer.strip() for answer in answers))
+
+
+def normal(given: str, answers: Sequence[str]) -> float:
+    """1 where it is one of the answers, in whatever dress."""
+    return float(any(vqa_plain(given) == vqa_plain(answer) for answer in answers) or exact(given, answers))
 
 
 def pairs(description: str) -> Counter[tuple[str, str]]:
@@ -266,12 +295,36 @@ def vqa_plain(text: str) -> str:
     return " ".join(word for word in words if word not in _ARTICLES)
 
 
-def short(given: str, answers: Sequence[str]) -> float:
+def contains(given: str, answers: Sequence[str]) -> float:
     """1 where it is one of the answers, or holds one as whole words: for models that answer in sentences."""
     said = f" {vqa_plain(given)} "
     wanted = [vqa_plain(answer) for answer in answers]
     same = any(_plain(given) == _plain(answer) for answer in answers)  # also of what is nothing but an article
     return float(same or any(f" {one} " in said for one in wanted if one))
+
+
+def chosen(given: str, choices: Sequence[str]) -> int | None:
+    """Which of the choices an answer names, by its letter or else by its text; None where it names none, or several."""
+    letters = LETTERS[: len(choices)]
+    lettered = re.match(rf"\s*\(?([{letters}])(?:\s*$|[.):,]|\*)", given) or re.search(
+        rf"\b(?:answer|option|choice)(?:\s+is)?\s*:?\s*\(?([{letters}])\b(?!')", given, re.IGNORECASE
+    )
+    if lettered:
+        return letters.index(lettered[1].upper())
+    said, plain = f" {vqa_plain(given)} ", [vqa_plain(choice) for choice in choices]
+    named = [number for number, one in enumerate(plain) if one and f" {one} " in said]
+    # "dark red" names red as well: what stands inside another choice that was named does not count.
+    inside = {one for one in named for other in named if one != other and f" {plain[one]} " in f" {plain[other]} "}
+    whole = [one for one in named if one not in inside]
+    return whole[0] if len(whole) == 1 else None
+
+
+def choice(given: str, answers: Sequence[str], choices: Sequence[str]) -> float:
+    """1 where the choice that it names is the right one, which `answers` give by letter or text."""
+    plain = [vqa_plain(one) for one in choices]
+    texts = {plain.index(vqa_plain(one)) for one in answers if vqa_plain(one) in plain}
+    letters = {LETTERS.find(one.strip().upper()) for one in answers if len(one.strip()) == 1}
+    return float(chosen(given, choices) in (texts or letters - {-1}))
 
 
 def _plain(text: str) -> str:
@@ -281,15 +334,15 @@ def _plain(text: str) -> str:
 METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
     "exact": exact,
     "f1": lambda given, answers: max(pair_f1(answer, given) for answer in answers),
-    **{"anls": anls, "relaxed": relaxed, "vqa": vqa, "short": short},
+    **{"anls": anls, "relaxed": relaxed, "vqa": vqa, "contains": contains, "normal": normal, "choice": contains},
 }
 
 
-def score(metric: str, given: str, answers: Sequence[str]) -> float | None:
+def score(metric: str, given: str, answers: Sequence[str], choices: Sequence[str] = ()) -> float | None:
     """The score of an answer; None where nobody knows the right one."""
     if metric == "none" or not answers:
         return None
-    return METRICS[metric](given, answers)
+    return choice(given, answers, choices) if metric == "choice" and choices else METRICS[metric](given, answers)
 
 
 def found_evidence(kept: set[int], evidence: set[int]) -> tuple[float | None, float | None]:

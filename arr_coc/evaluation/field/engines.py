@@ -25,6 +25,7 @@ from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen import batched, vision
 from arr_coc.qwen.batched import Seen
 from arr_coc.qwen.eager import BEFORE, Prepared
+from arr_coc.qwen.family import levels_of
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Allocation
 from arr_coc.selectors import PLAIN, Selector, Taken
@@ -163,7 +164,7 @@ def _cut(features: Any, image_U: Tensor, cells_UK: Tensor, weights_UKN: Tensor |
             return (weights_UKN @ tokens_UND.float()).to(tokens_UND.dtype)
         return tokens_UND.gather(1, cells_UK.unsqueeze(-1).expand(-1, -1, tokens_UND.shape[-1]))
 
-    deepstack = [level(one) for one in features.deepstack_features]
+    deepstack = [level(one) for one in levels_of(features)]
     return Seen(level(features.pooler_output), deepstack, cells_UK, grid)
 
 
@@ -249,7 +250,7 @@ def rows_features(features: Any, batch: Batch) -> Any:
     images = batch.image_R.tolist()
     copied = type(features)()
     copied.pooler_output = tuple(features.pooler_output[image] for image in images)
-    copied.deepstack_features = [tuple(level[image] for image in images) for level in features.deepstack_features]
+    copied.deepstack_features = [tuple(level[image] for image in images) for level in levels_of(features)] or None
     return copied
 
 

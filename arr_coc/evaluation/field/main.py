@@ -17,12 +17,15 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from arr_coc.config import Keep
 from arr_coc.evaluation.field.batch import make_batch
-from arr_coc.evaluation.field.data import Picture, batches, ids_of, read_pictures
+from arr_coc.evaluation.field.data import PROMPT_OF, Picture, batches, ids_of, read_pictures
 from arr_coc.evaluation.field.engines import Engine, FastEngine, PlainEngine
-from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
+from arr_coc.evaluation.field.methods import FIELD, Method, build, plan, stamp_of
 from arr_coc.evaluation.field.run import Samples, unit
 from arr_coc.evaluation.field.table import Row, add_oracle, add_tests, base_row, check_counts, check_prompts
 from arr_coc.files import fingerprint, read_json_object, write_json
+from arr_coc.qwen.adapting import ADAPTED
+from arr_coc.qwen.familiar import is_mini
+from arr_coc.qwen.family import deepstack_levels
 from arr_coc.qwen.loading import find_adapter, resolve
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.selectors import PLAIN, Selector
@@ -39,13 +42,14 @@ class FieldOptions:
 
     model: str = "mini"
     datasets: tuple[str, ...] = ("scenes",)
-    selectors: tuple[str, ...] = (*FIELD, PLAIN)
+    selectors: tuple[str, ...] = ()  # none: the field and the plain model
     keeps: tuple[Keep, ...] = ()  # none: those of KEEPS for the side
     encodings: tuple[str, ...] = ("sparse", "dense")
     sides: tuple[int, ...] = (512,)  # px of scenes
     questions: int = 500
     seed: int = 0
     metric: str | None = None  # of generic files
+    prompt: str | None = None  # behind every question of files, "" for none; None: what suits the dataset and the model
     out: Path = Path("out/field.json")
     most_tokens: int = 96  # of an answer
     engine: str = "auto"  # or "plain": every method through ARRCOCQwen's own path
@@ -63,10 +67,22 @@ class Bench:
             raise ValueError(f"engine {options.engine!r}: expected auto or plain")
         self.options = options
         self.owner = ARRCOCQwen.from_pretrained(options.model, device=options.device, dtype=options.dtype, fast=False)
-        self.selectors: dict[str, Selector] = build(self.owner, options.selectors)
+        self.prompts = options.prompt is not None or not is_mini(self.owner.processor.tokenizer)  # mini knows none
+        specs = self.specs()
+        self.selectors: dict[str, Selector] = build(self.owner, specs)
+        self.stamps = {spec: stamp_of(selector) for spec, selector in self.selectors.items()}
         self.plain = PlainEngine(self.owner, self.selectors, options.most_tokens)
         self.fast = FastEngine(self.owner, self.selectors, options.most_tokens)
-        self.has_plain_row = any(spec == PLAIN for spec in options.selectors)
+        self.has_plain_row = any(spec == PLAIN for spec in specs)
+
+    def specs(self) -> tuple[str, ...]:
+        """What is compared."""
+        return self.options.selectors or (*FIELD, PLAIN)
+
+    def prompt(self, dataset: str) -> str:
+        """What stands behind a dataset's questions."""
+        usual = PROMPT_OF.get(dataset.partition(":")[0], "") if self.prompts else ""
+        return usual if self.options.prompt is None else self.options.prompt
 
     def engine_of(self, method: Method) -> Engine:
         """The fast engine where the method and the model suit it."""
@@ -91,8 +107,11 @@ class Bench:
             "questions": options.questions,
             "seed": options.seed,
             "metric": options.metric,
+            "prompt": options.prompt,
             "model": Path(options.model).name,
-            "weights": fingerprint(base, "model*.safetensors") + fingerprint(folder, ADAPTER_FILES),
+            "weights": fingerprint(base, "model*.safetensors")
+            + fingerprint(folder, ADAPTER_FILES)
+            + (fingerprint(folder / ADAPTED, "*.safetensors") if (folder / ADAPTED).is_dir() else ""),
             "most_tokens": options.most_tokens,
             "engine": options.engine,
             "device": self.owner.device.type,
@@ -140,7 +159,7 @@ class Bench:
         records = {method: [table[method.key][name] for name in questions] for method in methods}
         rows: dict[Method, Row] = {}
         layers = self.owner.model.config.text_config.num_hidden_layers
-        levels = len(self.owner.model.config.vision_config.deepstack_visual_indexes)
+        levels = deepstack_levels(self.owner.model.config)
         for method in methods:
             selector = self.selectors.get(method.selector)
             check_counts(method, records[method], selector is not None and selector.resizes)
@@ -157,12 +176,14 @@ def evaluate_field(options: FieldOptions, say: Say, show: Say | None = None) -> 
     started, bench, report = time.perf_counter(), Bench(options), read_json_object(options.out)
     asked = [(one, side) for one in options.datasets for side in (options.sides if one == "scenes" else (None,))]
     for dataset, side in asked:
-        name = dataset if dataset == "scenes" else _short(dataset)
+        name = short_name(dataset)
         keeps = options.keeps or KEEPS.get(side or 0, KEEPS[512])
         methods = plan(bench.selectors, keeps, options.encodings, bench.has_plain_row)
-        pictures = read_pictures(dataset, options.questions, side or 512, options.seed, options.metric, say)
+        pictures = read_pictures(
+            dataset, options.questions, side or 512, options.seed, options.metric, say, bench.prompt(dataset)
+        )
         path = samples_path(options.out, name, side)
-        samples = Samples(path, bench.about(name, side))
+        samples = Samples(path, bench.about(name, side), bench.stamps)
         rows = list(bench.rows(pictures, methods, samples, {"dataset": name, "side": side}).values())
         kept = [r for r in report.get("rows", []) if (r["dataset"], r["side"]) != (name, side)]
         report = {**report, "rows": [*kept, *rows], "runs": {**report.get("runs", {}), path.stem: samples.about}}
@@ -178,8 +199,10 @@ def samples_path(out: Path, dataset: str, side: int | None) -> Path:
     return out.with_name(f"{out.stem}.{dataset}{'' if side is None else f'-{side}'}.jsonl")
 
 
-def _short(dataset: str) -> str:
+def short_name(dataset: str) -> str:
     """A dataset from files by its kind and the name of its first file: no paths of a machine in results."""
+    if dataset == "scenes":
+        return dataset
     kind, _, rest = dataset.partition(":")
     return re.sub(r"[^\w.-]", "_", f"{kind}-{Path(rest.partition(':')[0]).stem}")
 

@@ -5,6 +5,7 @@ random:seed=2            with settings, as `make_selector` takes them
 plain                    the unmodified model with every token: no choice, keep 1.0
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,15 @@ def build(owner: ARRCOCQwen, specs: Iterable[str]) -> dict[str, Selector]:
     """The selectors by the texts that ask for them, on the model's device; "plain" needs none."""
     named = (spec for spec in specs if settings_of(spec)[0] != PLAIN)
     return {spec: read_selector(spec, owner.arr_coc_config, owner.layer).to(owner.device).eval() for spec in named}
+
+
+def stamp_of(selector: Selector) -> str:
+    """Of all that a selector weighs with, learned or set, and of what it was tuned to."""
+    digest = hashlib.sha256(repr(sorted(selector.tuned.items())).encode())
+    for name, tensor in (*selector.named_parameters(), *selector.named_buffers()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def plan(selectors: dict[str, Selector], keeps: Sequence[Keep], encodings: Sequence[str], plain: bool) -> list[Method]:

@@ -4,7 +4,7 @@ A unit is one method on one batch. Its lines are written together; what is left 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,9 @@ def read_samples(path: Path, then: str) -> tuple[dict[str, Any], Answered, int]:
 class Samples:
     """The file of samples: a header that says what was asked of which model, then a line per answer."""
 
-    def __init__(self, path: Path, about: dict[str, Any]) -> None:
-        self.path, self.about = path, about
+    def __init__(self, path: Path, about: dict[str, Any], stamps: Mapping[str, str] | None = None) -> None:
+        """`stamps` are of the weights and settings of each selector: a line that others made is refused."""
+        self.path, self.about, self.stamps = path, about, stamps or {}
         self.records: Answered = {}
         if path.is_file() and path.stat().st_size:
             self._read()
@@ -52,6 +53,12 @@ class Samples:
             raise ValueError(
                 f"{self.path} was made with another {', '.join(sorted(different))}: give another --out, or move it away"
             )
+        for method, lines in self.records.items():
+            made_by = {line["by"] for line in lines.values() if "by" in line}
+            if (stamp := self.stamps.get(method.split(" ")[0])) and made_by - {stamp}:
+                raise ValueError(
+                    f"{self.path} was made with other weights of {method.split(' ')[0]}: give another --out, or move it"
+                )
         with self.path.open("r+b") as file:
             file.truncate(end)
 
@@ -62,10 +69,15 @@ class Samples:
 
     def add(self, records: Sequence[Record]) -> None:
         """Write the lines of a unit, at once; lines of it that were there already are passed over."""
-        new = [r for r in records if r["question"] not in self.records.get(r["method"], {})]
+        stamped = [r | self._by(r["method"]) for r in records]
+        new = [r for r in stamped if r["question"] not in self.records.get(r["method"], {})]
         append_whole(self.path, "".join(json.dumps(record) + "\n" for record in new))
         for record in new:
             self.records.setdefault(record["method"], {})[record["question"]] = record
+
+    def _by(self, method: str) -> dict[str, str]:
+        stamp = self.stamps.get(method.split(" ")[0])
+        return {} if stamp is None else {"by": stamp}
 
 
 def unit(batch: Batch, method: Method, engine: Engine) -> list[Record]:
@@ -95,7 +107,7 @@ def _line(batch: Batch, row: int, method: Method, made: Outcome) -> Record:
         "text": query.text,
         "expected": query.answers[0] if query.answers else None,
         "answer": given,
-        "score": score(query.metric, given, query.answers),
+        "score": score(query.metric, given, query.answers, query.choices),
         "tokens": made.tokens[row],
         "total": batch.cells,
         "grid": list(batch.grid),
