@@ -21,9 +21,10 @@ from transformers.masking_utils import create_causal_mask
 
 from arr_coc.config import FirstLook
 from arr_coc.qwen import vision
+from arr_coc.qwen.compact import with_small_images
 from arr_coc.qwen.language import Begun, attention_row, keys_of
 from arr_coc.qwen.memory import Memory, lasting
-from arr_coc.qwen.request import Layout, Request, with_small_images
+from arr_coc.qwen.request import Layout, Request
 from arr_coc.qwen.vision import Geometry, Grid
 
 
@@ -142,7 +143,7 @@ def attended(
     """
     rows = [_split(prompts, row) for row in range(prompts.ids_RL.shape[0])]
     sample_of = prompts.layout.sample_of
-    of_row = [[image for image, sample in enumerate(sample_of) if sample == row] for row in range(len(rows))]
+    of_row = [prompts.layout.in_order(row) for row in range(len(rows))]
     asked = [row for row, images in enumerate(of_row) if images]
     names = {row: (tuple(rows[row][0].ids_S.tolist()), tuple(keys[n] for n in of_row[row]), layers) for row in asked}
     states: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
@@ -164,22 +165,27 @@ def attended(
             states[name] = held
             memory.put(lasting(name, name[1]), held)
     attended_RP = _read_suffixes(model, [rows[row][1] for row in asked], [states[names[row]] for row in asked], layers)
-    image_id = model.config.image_token_id
-    found: list[Tensor] = []
+    found: dict[int, Tensor] = {}
     for row, attended_P in zip(asked, attended_RP, strict=True):
         prefix = rows[row][0].ids_S
         grids = [prompts.layout.grids[image] for image in of_row[row]]
-        cells = attended_P[: prefix.shape[0]][prefix == image_id].split([height * width for height, width in grids])
-        found += [one.view(grid) for one, grid in zip(cells, grids, strict=True)]
+        seen = attended_P[: prefix.shape[0]][_shows(prefix, model.config)]
+        cells = seen.split([height * width for height, width in grids])
+        found |= {image: one.view(grid) for image, one, grid in zip(of_row[row], cells, grids, strict=True)}
     starts = [ReadPrefix(rows[row][0], states[names[row]]) if images else None for row, images in enumerate(of_row)]
-    return found, starts
+    return [found[image] for image in range(len(sample_of))], starts
+
+
+def _shows(ids: Tensor, config: Any) -> Tensor:
+    """Which tokens stand for a cell of an image or a clip."""
+    return (ids == config.image_token_id) | (ids == config.video_token_id)
 
 
 def _split(prompts: SmallPrompts, row: int) -> tuple[_Part, _Part]:
     """A row without its padding: all up to its last visual token, and the rest."""
     real = prompts.mask_RL[row].bool()
     ids, positions_3S = prompts.ids_RL[row, real], prompts.positions_3RL[:, row, real]
-    visual = (prompts.layout.types_BL[row, real] == 1).nonzero()
+    visual = prompts.layout.types_BL[row, real].nonzero()
     end = int(visual[-1]) + 1 if visual.numel() else 0
     end = min(end, ids.shape[0] - 1)  # the last token asks, even where it is an image's
     return _Part(ids[:end], positions_3S[:, :end]), _Part(ids[end:], positions_3S[:, end:])
@@ -203,7 +209,7 @@ def _read_prefixes(
     """
     language = model.model.language_model
     ids_UP, mask_UP, positions_3UP = _padded(parts)
-    visual_UP = (ids_UP == model.config.image_token_id) & mask_UP
+    visual_UP = _shows(ids_UP, model.config) & mask_UP
     levels = [torch.cat(level) for level in zip(*(image for images in features for image in images), strict=True)]
     hidden = language.embed_tokens(ids_UP)
     hidden = hidden.masked_scatter(visual_UP.unsqueeze(-1), levels[0].to(hidden.dtype))
