@@ -20,16 +20,13 @@ from typing import IO, TYPE_CHECKING, Any, Union
 import numpy as np
 import PIL
 
+from arr_coc.images.headers import VIDEOS
 from arr_coc.images.reader import ADDRESS, ImageLike, byte_tensor, read_image, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WORKER = Path(__file__).with_name("clip_worker.py")
-SUFFIXES = (
-    *(".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts"),
-    *(".flv", ".wmv", ".3gp", ".ogv", ".y4m", ".mjpeg"),
-)
 STILLS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FPS = 2.0  # frames of a second that are looked at, Qwen's own default
 LEAST_FRAMES, MOST_FRAMES = 4, 768  # that are looked at, Qwen's own limits; what has fewer gives all
@@ -60,7 +57,7 @@ def is_clip(source: Any) -> bool:
     """Whether it is a clip by its kind or its name: a `Clip`, a file with the ending of a video, a folder."""
     if not isinstance(source, (str, os.PathLike)):
         return isinstance(source, Clip)
-    return Path(source).suffix.lower() in SUFFIXES or os.path.isdir(source)
+    return Path(source).suffix.lower() in VIDEOS or os.path.isdir(source)
 
 
 def read_clip(source: ClipLike, fit: Fit, fps: float | None = None, frames: int | None = None) -> Clip:

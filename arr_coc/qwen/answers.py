@@ -26,6 +26,7 @@ class ImageSelection:
     covered: Tensor | None = None  # [K] bool beside `kept`: kept for even coverage, not for relevance; None: none was
     clip: int | None = None  # the clip that this pair of frames is of; None: it is an image
     seconds: float | None = None  # when it is, from the clip's start, where that is known
+    cut: bool = False  # whether another scene begins with it
 
     @property
     def tokens_total(self) -> int:

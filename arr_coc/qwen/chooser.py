@@ -64,6 +64,10 @@ class Chooser(nn.Module):
         self.layer = (layer or ARRCOCLayer.from_config(self.arr_coc_config)).to(model.device)
         made = selector if isinstance(selector, Selector) else make_selector(selector, self.arr_coc_config, self.layer)
         self.selector = made.to(model.device)
+        # What chooses of clips where nobody named a selector; no module of this one, so that its weights are no part.
+        self._for_clips: dict[Selector, Selector] = {}
+        if selector == "auto" and self.arr_coc_config.trained:
+            self._for_clips[made] = make_selector("look_twice", self.arr_coc_config, self.layer)
         self.keep = check_keep(keep)
         self.processor = processor
         self.geometry = Geometry.of(model.config.vision_config, processor)
@@ -128,7 +132,7 @@ class Chooser(nn.Module):
         )
         inputs: dict[str, Any] = {name: one for name, one in given.items() if name != "mm_token_type_ids"}
         request, why_whole = self._request(**inputs, keep=keep)
-        chosen = self.preparer().choose(request)
+        chosen = self.preparer(request).choose(request)
         say_small(chosen, why_whole)
         return [image for row in chosen for image in row]
 
@@ -228,14 +232,19 @@ class Chooser(nn.Module):
             return self.arr_coc_config.encoding
         return "dense" if self.selector.reads_tokens else "sparse"
 
-    def looker(self) -> Looker:
+    def looker(self, selector: Selector | None = None) -> Looker:
         """What chooses."""
-        own = (self.model, self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
+        own = (self.model, selector or self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
         return Looker(*own, self.memory, self._pad_id, self.strict)
 
-    def preparer(self) -> Preparer:
-        """What chooses, encodes and compacts."""
-        return Preparer(self.looker(), self.encoding, self._pad_id)
+    def preparer(self, request: Request | None = None) -> Preparer:
+        """What chooses, encodes and compacts.
+
+        Where a request shows clips and nobody named a selector, the model looks twice: a layer that learned from images
+        knows nothing of time, and finds less in clips.
+        """
+        other = self._for_clips.get(self.selector) if request is not None and request.layout.clips else None
+        return Preparer(self.looker(None if other is None else other.to(self.device)), self.encoding, self._pad_id)
 
     @property
     def notices(self) -> list[str]:

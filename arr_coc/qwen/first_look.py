@@ -63,7 +63,9 @@ class FirstLooker:
         """
         places = list(range(len(images))) if image_of is None else list(image_of)
         keys = [*places] if keys is None else keys
-        grids = [self.settings.grid(grid) for grid in request.layout.grids]
+        layout = request.layout
+        grids = [self.settings.grid(grid) for grid in layout.grids[: layout.images]]
+        grids += [self.settings.clip_grid(layout.grids[n], len(clip)) for clip in layout.clips for n in clip]
         small, _ = with_small_images(request, grids, self.model.config, self.pad_id)
         positions_3RL, _ = self.model.model.get_rope_index(
             small.input_ids, small.layout.types_BL, small.image_grid_thw, small.video_grid_thw, small.attention_mask

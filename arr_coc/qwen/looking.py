@@ -27,7 +27,7 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.first_look import FirstLooker, FirstSeen
 from arr_coc.qwen.language import Begun
 from arr_coc.qwen.memory import Memory, weights_stamp
-from arr_coc.qwen.moving import budgets
+from arr_coc.qwen.moving import over_time
 from arr_coc.qwen.periphery import context_grid, periphery_grid
 from arr_coc.qwen.request import IMAGE, VIDEO, ChatTokens, Layout, Request, check_aspect, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
@@ -322,7 +322,7 @@ class Looker:
             judgement = self._judge_group(shown, grid, members, asked, stopwatch)
             judged |= {image: (judgement, row) for row, image in enumerate(members)}
         with stopwatch.part("attending"):
-            k_I = budgets(self.selector, layout, judged, keeps)
+            k_I, judged, cuts = over_time(self.selector, layout, judged, keeps, shown.pixels)
             chosen: dict[int, tuple[ImageSelection, Tensor, Tensor | None, Grid]] = {}
             for (grid, _), members in groups.items():
                 judgement, _ = judged[members[0]]
@@ -339,7 +339,7 @@ class Looker:
                     selection = explain(grid, kept, covered, judgement, row, allocation.strategy(row))
                     if selection.is_fallback and self.raises:
                         raise FloatingPointError(selection.reason)
-                    selection = replace(selection, periphery=None if whole else beside[row])
+                    selection = replace(selection, periphery=None if whole else beside[row], cut=image in cuts)
                     made_of = _made_of(allocation, row, selection)
                     chosen[image] = (selection, allocation.soft_BHW[row].flatten(), *made_of)
         images, soft, weights, grids = map(list, zip(*(chosen[n] for n in range(len(shown.grids))), strict=True))
