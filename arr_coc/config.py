@@ -100,9 +100,29 @@ class FirstLook:
         ratio = min(1.0, (min(max(self.least, cells / 4), self.most) / cells) ** 0.5)
         return max(1, round(grid[0] * ratio)), max(1, round(grid[1] * ratio))
 
+    def clip_grid(self, grid: tuple[int, int], moments: int) -> tuple[int, int]:
+        """The same for each moment of a clip: a quarter of its side, unless all of it has `most` cells at most.
+
+        A clip has many more cells than an image, and says the same again and again.
+        """
+        cells = grid[0] * grid[1] * moments
+        ratio = min(1.0, (max(self.most, cells / 16) / cells) ** 0.5)
+        return max(1, round(grid[0] * ratio)), max(1, round(grid[1] * ratio))
+
     def layers(self, of: int) -> int:
         """Decoder layers that are read, of so many."""
         return max(1, round(self.depth * of))
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How relevance goes over time. All were tuned on drawn clips of the training split."""
+
+    decay: float = 0.3  # share of what was relevant a moment ago that is carried on, along the motion; 0: none
+    repeated: float = 0.35  # what a cell is worth whose content was kept before, over one that is new; 1: the same
+    motion: float = 1.0  # how much moving against the rest counts as new: 1, by a cell a moment is as good as change
+    change: float = 0.04  # mean difference of colours, in [0, 1], from which a cell's content is another
+    cut: float = 0.6  # share of the cells that change at once where the scene is another
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,9 @@ ALSO = {"texture": {"importlib", "safetensors", "logging", "rapidocr"}}
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
     {"family"},
-    {"vision", "answers", "storage", "shapes", "memory", "finding"},
+    {"vision", "answers", "storage", "shapes", "memory", "finding", "clips"},
     {"request", "break_even", "adapting", "streaming", "familiar"},
+    {"compact", "moving"},
     {"language", "processor", "periphery"},
     {"first_look", "loading"},
     {"looking"},
@@ -206,7 +207,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 27_500, 185, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 28_300, 190, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -19,6 +19,7 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole
+from arr_coc.qwen.compact import shorten
 from arr_coc.qwen.graphs import FastRunner
 from arr_coc.qwen.graphs import choosing as selecting
 from arr_coc.qwen.graphs import forward as seeing
@@ -30,7 +31,7 @@ from arr_coc.qwen.graphs.recording import CudaRecorder, Recordings, Rerunner
 from arr_coc.qwen.graphs.rules import why_not, why_not_model
 from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
-from arr_coc.qwen.request import Layout, Request, cells_of, samples_of_images, shorten, token_types
+from arr_coc.qwen.request import Layout, Request, cells_of, samples_of_images, token_types
 from arr_coc.records import Balance, Judgement
 from arr_coc.selectors import make_selector
 from arr_coc.texture import canvas_of

@@ -15,9 +15,9 @@ from transformers.vision_utils import get_vision_interpolation_indices_and_weigh
 from arr_coc import ARRCOCConfig
 from arr_coc.config import FirstLook
 from arr_coc.qwen import eager, vision
+from arr_coc.qwen.compact import INSERTED, PADDING
 from arr_coc.qwen.periphery import CONTEXT, periphery_grid
 from arr_coc.qwen.processor import Conversation
-from arr_coc.qwen.request import INSERTED, PADDING
 
 ONE = Conversation([tiny.picture(320, 256)], "what is this?")  # 8 x 10 cells
 TWO = Conversation([tiny.picture(192, 192, 1), tiny.picture(192, 160, 2)], "and what are these two?")

@@ -17,9 +17,10 @@ from arr_coc.balancing import multiply
 from arr_coc.config import ARRCOCConfig, FirstLook
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen, vision
+from arr_coc.qwen.compact import with_small_images
 from arr_coc.qwen.memory import Memory, content_key
 from arr_coc.qwen.processor import Conversation
-from arr_coc.qwen.request import Request, with_small_images
+from arr_coc.qwen.request import Request
 from arr_coc.records import QuestionTokens
 from arr_coc.selectors import View, make_selector
 from arr_coc.selectors.look_twice import above_ground, with_neighbours

@@ -276,34 +276,6 @@ def test_text_alone_passes_through(ours):
         assert torch.equal(ours(input_ids=ids).logits, ours.model(input_ids=ids).logits)
 
 
-@torch.no_grad()
-def test_video_passes_through_beside_a_cut_image(caplog):
-    """Four frames of 2 x 2 cells as a video, then an image: the video keeps all of its tokens."""
-    stock = tiny.stock()
-    ours = tiny.wrapped(stock, selector=tiny.FixedSelector(tiny.scattered))
-    image = tiny.inputs(ONE)
-    frame = [tiny.token_id("<|vision_start|>"), *[tiny.token_id("<|video_pad|>")] * 4, tiny.token_id("<|vision_end|>")]
-    front = torch.tensor([frame * 2])
-    ids = torch.cat([front, image["input_ids"]], 1)
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "mm_token_type_ids": (ids == tiny.token_id("<|image_pad|>")).int()
-        + 2 * (ids == tiny.token_id("<|video_pad|>")).int(),
-        "pixel_values": image["pixel_values"],
-        "image_grid_thw": image["image_grid_thw"],
-        "pixel_values_videos": torch.randn(2 * 16, 1536, generator=torch.Generator().manual_seed(0)),
-        "video_grid_thw": torch.tensor([[2, 4, 4]]),
-    }
-    assert torch.equal(ours(**inputs, keep=1.0).logits, stock(**inputs).logits)
-    with caplog.at_level(logging.WARNING):
-        ours._told.clear()
-        output = ours(**inputs, keep=5, output_arr_coc_info=True)
-    assert (output.arr_coc.compact.input_ids == tiny.token_id("<|video_pad|>")).sum() == 8
-    assert (output.arr_coc.compact.input_ids == tiny.token_id("<|image_pad|>")).sum() == 5
-    assert "video passes through" in caplog.text
-
-
 def test_a_selector_that_fails_keeps_all_and_answers(caplog):
     class Broken(tiny.FixedSelector):
         def judge(self, view, stopwatch):

@@ -23,7 +23,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from arr_coc.attending import TokenAllocator
 from arr_coc.qwen import ARRCOCQwen
-from arr_coc.qwen.processor import Conversation, ImageOnlyProcessor, encode
+from arr_coc.qwen.processor import Conversation, PlainProcessor, encode
 from arr_coc.records import Balance, Judgement
 from arr_coc.selectors import Selector
 
@@ -35,6 +35,7 @@ ADDED = ("<think>", "</think>", "<tool_call>")  # whole tokens too, but not spec
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% for part in message.content %}{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
     "{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -62,12 +63,12 @@ def token_id(name: str) -> int:
 PATCH = 16  # px; a test may set 14, and everything made after that has cells of 28 px
 
 
-def processor() -> ImageOnlyProcessor:
+def processor() -> PlainProcessor:
     return processor_of(PATCH)
 
 
 @lru_cache
-def processor_of(patch: int) -> ImageOnlyProcessor:
+def processor_of(patch: int) -> PlainProcessor:
     images = Qwen2VLImageProcessorPil(
         patch_size=patch,
         merge_size=2,
@@ -76,7 +77,7 @@ def processor_of(patch: int) -> ImageOnlyProcessor:
         image_mean=[0.5, 0.5, 0.5],
         image_std=[0.5, 0.5, 0.5],
     )
-    return ImageOnlyProcessor(image_processor=images, tokenizer=tokenizer())
+    return PlainProcessor(image_processor=images, tokenizer=tokenizer())
 
 
 def config(moe: bool = False) -> Qwen3VLConfig:

@@ -60,12 +60,24 @@ def write_overlay(
     answer: "Answer",
     history: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Each image with what was kept; if all was kept, with where the answer's tokens attended. Several side by side."""
+    """Each image with what was kept; if all was kept, with where the answer's tokens attended. Several side by side.
+
+    Of a clip, its moments; where the name ends in gif, the overlay as an animation.
+    """
+    from arr_coc.images.clips import Clip
     from arr_coc.images.reader import read_images
     from arr_coc.viewing import answer_card
     from arr_coc.viewing.saving import save_as
     from arr_coc.viewing.tokens import looked_at
 
+    if clips := [one for one in pictures if isinstance(one, Clip)]:
+        from arr_coc.viewing.clips import clip_card, save_animation
+
+        if path.suffix.lower() == ".gif":
+            save_animation(path, clips[0], answer)
+        else:
+            save_as(clip_card(clips[0], question, answer), path)
+        return
     pictures, heats = read_images(list(pictures)), None
     if answer.tokens_kept >= answer.tokens_total:
         heats = looked_at(loaded, pictures, question, answer.text, history)

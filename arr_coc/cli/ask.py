@@ -22,7 +22,8 @@ def ask(
         typed.Texts,
         typer.Argument(
             metavar="[IMAGE]... [QUESTION]",
-            help=f"{typed.KINDS} files, or - for stdin, then the question. Without both: the sample.",
+            help=f"{typed.KINDS} files, videos, folders of frames, or - for stdin, then the question. Without both: "
+            "the sample.",
         ),
     ] = None,
     model: typed.Model = "mini",
@@ -30,6 +31,8 @@ def ask(
     selector: typed.SelectorName = "auto",
     encoding: typed.Encoding = None,
     max_new_tokens: typed.MaxNewTokens = 128,
+    fps: typed.Fps = None,
+    frames: typed.Frames = None,
     look_again: Annotated[
         bool,
         typer.Option("--look-again", help="Ask again with twice the tokens, up to all, until it is sure."),
@@ -57,7 +60,9 @@ def ask(
 
     arr-coc ask photo.jpg "What colour is the door?" --model Qwen/Qwen3-VL-2B-Instruct --json
 
-    Several images before the question are shown to the model together.
+    arr-coc ask clip.mp4 "Which way does it go?" --keep 10% --overlay why.gif
+
+    Several images or clips before the question are shown to the model together.
     """
     set_verbosity(quiet)
     images, question = typed.split_words(words)
@@ -66,8 +71,11 @@ def ask(
     dial = None if keep is None else typed.parse_keep(keep)
     check_selector(selector, encoding)
     check_machine(device, dtype)
-    pictures = typed.read_typed(images)  # before the model: a mistake is told at once
+    played = any(map(typed.is_video_name, images))
+    typed.check_played(images, fps, frames)
+    pictures = [] if played else typed.read_typed(images)  # before the model: a mistake is told at once
     loaded = load(model, selector, encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
+    pictures = typed.read_shown(images, loaded, fps, frames) if played else pictures
     dial = loaded.keep if dial is None else dial
     how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "system": system, **typed.sampling(temperature)}
     answer = loaded.ask(pictures, question, keep=dial, look_again=look_again, **how)
@@ -110,6 +118,9 @@ def as_document(answer: "Answer", model: str, keep: float | int | str, notices: 
                 "periphery": None if image.periphery is None else list(image.periphery),
                 "strategy": image.strategy,
                 "reason": image.why,
+                "clip": image.clip,
+                "seconds": image.seconds,
+                "cut": image.cut,
             }
             for image in answer.selection
         ],

@@ -8,18 +8,21 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from arr_coc.cli.terminal import is_terminal
+from arr_coc.images.headers import VIDEOS
 from arr_coc.qwen.finding import go_offline
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from arr_coc.qwen import ARRCOCQwen
+
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")  # that are written
-READ = (*PICTURES, ".gif", ".bmp", ".tif", ".tiff")
+READ = (*PICTURES, ".gif", ".bmp", ".tif", ".tiff", *VIDEOS)
 STDIN = Path("-")
 KINDS = "JPEG, PNG, WebP, GIF, BMP or TIFF"
 SAMPLE_QUESTION = "Which word is blue?"  # of the bundled sample, where nothing is asked
@@ -79,6 +82,14 @@ Temperature = Annotated[
 System = Annotated[str, typer.Option(metavar="TEXT", help="What the model is told before the question.")]
 
 
+Fps = Annotated[
+    float | None, typer.Option(metavar="N", help="Frames of a second of a video that are looked at. If left out: 2.")
+]
+Frames = Annotated[
+    int | None, typer.Option(metavar="N", help="Frames of a video that are looked at, in place of --fps.")
+]
+
+
 def sampling(temperature: float | None) -> dict[str, float | bool]:
     """Keywords of generate."""
     if temperature is None:
@@ -127,8 +138,37 @@ def is_image_name(word: str) -> bool:
     return is_file or Path(word) == STDIN
 
 
+def is_video_name(path: Path) -> bool:
+    """Whether a file or folder that was typed is a clip: it is named like one, or holds frames."""
+    return path.suffix.lower() in VIDEOS or path.is_dir()
+
+
+def check_played(images: Sequence[Path], fps: float | None, frames: int | None) -> None:
+    """Mistakes about clips that need no model to be seen."""
+    from arr_coc.images.clips import check_sampling
+
+    check_sampling(fps, frames)
+    played = [one for one in images if is_video_name(one)]
+    if not played and (fps is not None or frames is not None):
+        raise ValueError("--fps and --frames are of a video: give one, or leave them out")
+    for one in played:
+        if not one.exists():
+            raise ValueError(f"{one}: no such video file; check the path")
+
+
+def read_shown(images: Sequence[Path], loaded: "ARRCOCQwen", fps: float | None, frames: int | None) -> "list[Any]":
+    """The images and clips that were typed; clips are read at the size at which the model sees them."""
+    from arr_coc.qwen.clips import ClipForm, read_shown
+
+    stills = iter(read_typed([one for one in images if not is_video_name(one)]))
+    given = [one if is_video_name(one) else next(stills) for one in images]
+    return read_shown(given, None, ClipForm.of(loaded.processor).fit, fps, frames)
+
+
 def read_typed(images: Sequence[Path]) -> "list[Image]":
     """The images that were typed, - from stdin; messages name each as it was."""
+    if not images:
+        return []
     from arr_coc.images.reader import MOST_BYTES, read_images
 
     if list(images).count(STDIN) > 1:
@@ -166,8 +206,9 @@ def check_picture(path: Path | None, images: Sequence[Path] = ()) -> None:
     """Whether a picture can be written there, as far as its name tells; the images themselves are never overwritten."""
     if path is None:
         return
-    if path.suffix.lower() not in PICTURES:
-        raise ValueError(f"{path}: an overlay is a picture; end its name in {', '.join(PICTURES)}")
+    endings = (*PICTURES, ".gif") if any(map(is_video_name, images)) else PICTURES
+    if path.suffix.lower() not in endings:
+        raise ValueError(f"{path}: an overlay is a picture; end its name in {', '.join(endings)}")
     if any(_is_same(path, image) for image in images):
         raise ValueError(f"{path} is the image that is asked about: give the overlay another name")
 

@@ -12,6 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
+VIDEOS = (
+    *(".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts"),
+    *(".flv", ".wmv", ".3gp", ".ogv", ".y4m", ".mjpeg"),
+)
+"""How names of videos end."""
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_COST = 8  # bytes of memory a pixel, the finished image among them
 MOST_BESIDE = 12_000_000  # bytes that a WebP may take beside 8 a pixel; the box allows every image as many

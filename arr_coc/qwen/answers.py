@@ -11,7 +11,7 @@ from arr_coc.records import HALF_EVEN, RELEVANCE, STRATEGIES
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """The choice made in one image. Maps are `[H, W]` over the cells of the resized image."""
+    """The choice made in one image, or one pair of frames. Maps are `[H, W]` over the cells of the resized image."""
 
     grid: tuple[int, int]
     kept: Tensor  # [K] flat indices, increasing
@@ -24,6 +24,9 @@ class ImageSelection:
     periphery: tuple[int, int] | None = None  # cells of the small copy that the language model saw as well
     is_fallback: bool = False  # whether all was kept because choosing went wrong
     covered: Tensor | None = None  # [K] bool beside `kept`: kept for even coverage, not for relevance; None: none was
+    clip: int | None = None  # the clip that this pair of frames is of; None: it is an image
+    seconds: float | None = None  # when it is, from the clip's start, where that is known
+    cut: bool = False  # whether another scene begins with it
 
     @property
     def tokens_total(self) -> int:
@@ -52,6 +55,8 @@ class ImageSelection:
 
     def _why_cells(self) -> str:
         covered, relevant = self.cells_covered, self.cells_kept - self.cells_covered
+        if not self.cells_kept:
+            return "nothing of it was kept: other moments of the clip matter more"
         if self.strategy == STRATEGIES[HALF_EVEN][0]:
             alone = f"{covered} of {self.cells_kept} cells are there for coverage alone"
             return f"{self.reason}; {alone if covered else 'relevance would have kept the same cells'}"
@@ -102,7 +107,7 @@ class Answer:
     """The model's answer to one question. Where it looked again, all but `looks` is of the last look."""
 
     text: str
-    selection: list[ImageSelection]  # one per image
+    selection: list[ImageSelection]  # one per image, then one per pair of frames of each clip
     tokens_total: int  # visual tokens of the untouched model
     tokens_kept: int  # visual tokens that the language model saw
     timings_ms: dict[str, float]  # "prefill" is a part of "generate"

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.config import ARRCOCConfig, Keep, check_generation, check_keep, check_keeps
+from arr_coc.images.clips import Clip, is_clip
 from arr_coc.images.reader import ImageLike, byte_tensor, read_images
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
+from arr_coc.qwen.clips import ClipForm, read_shown
 from arr_coc.qwen.eager import Preparer
 from arr_coc.qwen.familiar import meant, picture_notices, words_notices
 from arr_coc.qwen.family import check_family, deepstack_levels, read_layers
@@ -24,14 +26,14 @@ from arr_coc.qwen.loading import check_keywords, load_parts
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.processor import Conversation, chat_tokens, check_question, encode_asked, pad_id_of
-from arr_coc.qwen.request import Hints, Request
+from arr_coc.qwen.request import Hints, Request, token_types
 from arr_coc.qwen.tuned import tuned_selector
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import Selector, make_selector
 
 logger = logging.getLogger(__name__)
 
-Images = ImageLike | Sequence[ImageLike]
+Images = ImageLike | Clip | Sequence[ImageLike | Clip]
 History = Sequence[tuple[str, str]]
 
 
@@ -63,6 +65,10 @@ class Chooser(nn.Module):
         self.layer = (layer or ARRCOCLayer.from_config(self.arr_coc_config)).to(model.device)
         made = selector if isinstance(selector, Selector) else make_selector(selector, self.arr_coc_config, self.layer)
         self.selector = made.to(model.device)
+        # What chooses of clips where nobody named a selector; no module of this one, so that its weights are no part.
+        self._for_clips: dict[Selector, Selector] = {}
+        if selector == "auto" and self.arr_coc_config.trained:
+            self._for_clips[made] = make_selector("look_twice", self.arr_coc_config, self.layer)
         self.keep = check_keep(keep)
         self.processor = processor
         self.geometry = Geometry.of(model.config.vision_config, processor)
@@ -111,26 +117,38 @@ class Chooser(nn.Module):
 
     @torch.no_grad()
     def choose(
-        self, images: Images | Mapping[str, Any], question: str = "", keep: Any = None, history: History = ()
+        self,
+        images: Images | Mapping[str, Any] | None = None,
+        question: str = "",
+        keep: Any = None,
+        history: History = (),
+        **video: Any,
     ) -> list[ImageSelection]:
         """What would be kept of each image for a question. Costs the choice alone: nothing kept is encoded or read.
 
-        In place of images and a question, model inputs as the processor returns them; of all rows then.
+        In place of images and a question, model inputs as the processor returns them; of all rows then. `video`, `fps`
+        and `frames` as for `ARRCOCQwen.ask`.
         """
-        given = images if isinstance(images, Mapping) else self.encode_question(images, question, history, keep)
+        given = (
+            images if isinstance(images, Mapping) else self.encode_question(images, question, history, keep, **video)
+        )
         inputs: dict[str, Any] = {name: one for name, one in given.items() if name != "mm_token_type_ids"}
         request, why_whole = self._request(**inputs, keep=keep)
-        chosen = self.preparer().choose(request)
+        chosen = self.preparer(request).choose(request)
         say_small(chosen, why_whole)
         return [image for row in chosen for image in row]
 
     def encode_question(
         self,
-        images: Images,
+        images: Images | None,
         question: str,
         history: History = (),
         keep: Any = None,
         system: str = "",
+        *,
+        video: Any = None,
+        fps: float | None = None,
+        frames: int | None = None,
         **generate_kwargs: Any,
     ) -> dict[str, Any]:
         """Read and encode one conversation, with its images as they were resized; users' mistakes end here."""
@@ -140,7 +158,8 @@ class Chooser(nn.Module):
         check_keeps(self.keep if keep is None else keep, 1)
         check_generation(generate_kwargs)
         question = meant(self.processor.tokenizer, question)
-        return encode_asked(self.processor, Conversation(read_images(images), question, history, system))
+        shown = read_shown(images, video, ClipForm.of(self.processor).fit, fps, frames)
+        return encode_asked(self.processor, Conversation(shown, question, history, system))
 
     def unfamiliar(self, images: Images | Mapping[str, Any], question: str = "") -> list[str]:
         """Lines on what lies outside the model's world, as far as it knows its limits: mini does, others say nothing.
@@ -150,26 +169,28 @@ class Chooser(nn.Module):
         if isinstance(images, Mapping):
             seen = images.get("original_image", [])
         else:
-            seen = [byte_tensor(one) for one in read_images(images)]
+            given = images if isinstance(images, (list, tuple)) else [images]
+            stills: list[Any] = [one for one in given if not is_clip(one)]
+            seen = [byte_tensor(one) for one in read_images(stills)] if stills else []
         of_pictures = picture_notices(self.model, seen, self.geometry, self.impressions)
         return of_pictures + (words_notices(self.processor.tokenizer, question) if self.processor is not None else [])
 
     def _request(
         self,
         input_ids: Tensor | None,
-        pixel_values: Tensor,
-        image_grid_thw: Tensor | None,
+        pixel_values: Tensor | None = None,
+        image_grid_thw: Tensor | None = None,
         attention_mask: Tensor | None = None,
         *,
         keep: Any = None,
         original_image: Any = None,
         hints: Hints | None = None,
+        seconds: Sequence[float] | None = None,
         **tensors: Any,
     ) -> tuple[Request, list[str]]:
         """Checked inputs on the model's device, and why a row is kept whole, as `_dials` says."""
         keep, why_whole = self._dials(keep, input_ids, recorded=False)
-        self._tell_of_video(tensors.get("pixel_values_videos"))
-        given = (input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints)
+        given = (input_ids, pixel_values, image_grid_thw, attention_mask, keep, original_image, hints, seconds)
         return Request.of(self.model.config, self.device, *given, **tensors), why_whole
 
     def _dials(self, keep: Any, input_ids: Tensor | None, recorded: bool) -> tuple[Any, list[str]]:
@@ -182,7 +203,7 @@ class Chooser(nn.Module):
             return keep, []
         keeps, why_whole = check_keeps(keep, input_ids.shape[0]), [""] * input_ids.shape[0]
         if "auto" in keeps:
-            tokens = (input_ids == self.model.config.image_token_id).sum(-1).tolist()
+            tokens = (token_types(input_ids, self.model.config) > 0).sum(-1).tolist()
             looks = 1 if self.selector.first_look is None else 2
             least = break_even_tokens(self.device, recorded, looks, self.break_even)
             keeps, why_whole = keep_small_whole(keeps, tokens, least)
@@ -213,14 +234,19 @@ class Chooser(nn.Module):
             return self.arr_coc_config.encoding
         return "dense" if self.selector.reads_tokens else "sparse"
 
-    def looker(self) -> Looker:
+    def looker(self, selector: Selector | None = None) -> Looker:
         """What chooses."""
-        own = (self.model, self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
+        own = (self.model, selector or self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
         return Looker(*own, self.memory, self._pad_id, self.strict)
 
-    def preparer(self) -> Preparer:
-        """What chooses, encodes and compacts."""
-        return Preparer(self.looker(), self.encoding, self._pad_id)
+    def preparer(self, request: Request | None = None) -> Preparer:
+        """What chooses, encodes and compacts.
+
+        Where a request shows clips and nobody named a selector, the model looks twice: a layer that learned from images
+        knows nothing of time, and finds less in clips.
+        """
+        other = self._for_clips.get(self.selector) if request is not None and request.layout.clips else None
+        return Preparer(self.looker(None if other is None else other.to(self.device)), self.encoding, self._pad_id)
 
     @property
     def notices(self) -> list[str]:
@@ -232,7 +258,3 @@ class Chooser(nn.Module):
         if notice not in self._told:
             self._told[notice] = None
             logger.warning("%s", notice)
-
-    def _tell_of_video(self, pixel_values_videos: Tensor | None) -> None:
-        if pixel_values_videos is not None:
-            self.tell("video passes through untouched: all of its tokens are kept")

@@ -6,7 +6,6 @@ What comes back speaks of the caller's own, full prompt. A cache that comes back
 shortened, so that a later call can go on counting.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,12 +17,13 @@ from arr_coc.config import Keep
 from arr_coc.layer import straight_through_gate
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.compact import Compact, mark, shift_lengths, shorten, with_small_images
 from arr_coc.qwen.family import deepstack_levels, refuse_inside
 from arr_coc.qwen.first_look import begun_alike
 from arr_coc.qwen.language import Begun, begin, go_on
 from arr_coc.qwen.looking import Choice, Looker, Shown, keep_everything
 from arr_coc.qwen.periphery import widen
-from arr_coc.qwen.request import Compact, Request, mark, shorten, with_small_images
+from arr_coc.qwen.request import Request
 from arr_coc.qwen.streaming import PromptRestorer, noting
 from arr_coc.timing import Stopwatch
 
@@ -36,7 +36,7 @@ class Prepared:
     """Inputs for the stock model, and how they came about."""
 
     compact: Compact
-    features: dict[str, Any]
+    features: dict[str, Any]  # of images and of clips, by the stock model's names
     images: list[list[ImageSelection]]  # per sample, per image
     stopwatch: Stopwatch
     begun: Begun | None = None  # what the language model did already, where the choice needed that
@@ -88,16 +88,12 @@ class Preparer:
         stock = self.looker.model.model
         grids, types_BL = (request.image_grid_thw, request.video_grid_thw), request.layout.types_BL
         positions_3BL, _ = stock.get_rope_index(request.input_ids, types_BL, *grids, request.attention_mask)
-        videos = {}
-        if request.pixel_values_videos is not None:
-            videos["video"] = stock.get_video_features(
-                request.pixel_values_videos, request.video_grid_thw, return_dict=True
-            )
-        choice, features, begun = self._choose_and_encode(request, positions_3BL, videos, stopwatch)
+        choice, features, begun = self._choose_and_encode(request, positions_3BL, stopwatch)
         if any(image.periphery for image in choice.images):
-            return self._with_periphery(request, positions_3BL, choice, {"image": features, **videos}, stopwatch)
+            return self._with_periphery(request, positions_3BL, choice, features, stopwatch)
         short = shorten(request, positions_3BL, choice.indices, self.looker.config.position_policy, self.pad_id)
-        return Prepared(short, {"image": features, **videos}, _by_sample(request, choice), stopwatch, begun)
+        handed = vision.divided(features, request.layout.images)
+        return Prepared(short, handed, _by_sample(request, choice), stopwatch, begun)
 
     def _prepare_small(self, request: Request, stopwatch: Stopwatch) -> Prepared:
         """Make the images smaller instead of dropping tokens, then prepare all of what they have become."""
@@ -112,9 +108,9 @@ class Preparer:
         return replace(prepared, compact=counted, images=_by_sample(request, choice))
 
     def _with_periphery(
-        self, request: Request, positions_3BL: Tensor, choice: Choice, encoded: dict[str, Any], stopwatch: Stopwatch
+        self, request: Request, positions_3BL: Tensor, choice: Choice, windows: Any, stopwatch: Stopwatch
     ) -> Prepared:
-        """Put small copies of the images before the chosen windows, whose visual tokens are in `encoded`."""
+        """Put small copies of the images before the chosen windows, whose visual tokens are given."""
         config, stock = self.looker.config, self.looker.model.model
         grids = [image.periphery for image in choice.images]
         with stopwatch.part("periphery"):
@@ -123,11 +119,12 @@ class Preparer:
             wide = widen(request, positions_3BL, grids, stock, config.periphery, self.pad_id)
             indices = wide.kept(choice.indices)
             short = shorten(wide.request, wide.positions_3BV, indices, config.position_policy, self.pad_id)
-            features = wide.features(encoded["image"], copies)
+            features = wide.features(windows, copies)
             begun, left = self._read_already(request, choice, short) or (None, None)
         counted = short.told_in(wide.source_BV, request.input_ids.shape[1])
         images = _by_sample(request, choice)
-        return Prepared(counted, encoded | {"image": features}, images, stopwatch, begun, left)
+        handed = vision.divided(features, wide.request.layout.images)
+        return Prepared(counted, handed, images, stopwatch, begun, left)
 
     def _copies(self, request: Request, shown: Shown, grids: list[vision.Grid | None]) -> list[Any]:
         """Visual tokens and DeepStack levels of the small copies: those of the first look where they are the same."""
@@ -174,8 +171,7 @@ class Preparer:
 
     def _small_rows(self, request: Request, grids: list[vision.Grid]) -> list[Tensor]:
         """The patches of each image at its smaller size; those of an image that keeps its size are left as they are."""
-        geometry = self.looker.geometry
-        rows = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
+        geometry, rows = self.looker.geometry, request.rows
         images = self.looker.pixels(request)
         return [
             row if new == old else vision.patchify(vision.resize(image, new, geometry.cell).unsqueeze(0), geometry)[0]
@@ -183,7 +179,7 @@ class Preparer:
         ]
 
     def _choose_and_encode(
-        self, request: Request, positions_3BL: Tensor, videos: dict[str, Any], stopwatch: Stopwatch
+        self, request: Request, positions_3BL: Tensor, stopwatch: Stopwatch
     ) -> tuple[Choice, Any, Begun | None]:
         if request.keeps_all:
             choice = keep_everything(request.layout.grids, request.input_ids.device, "keep_all", ALL_ASKED)
@@ -196,7 +192,7 @@ class Preparer:
             features = self._encode(request, choice.indices, stopwatch, context)
             return choice, self._gate(features, choice), None
         features = self._encode(request, None, stopwatch)
-        begun = self._begin(request, positions_3BL, {"image": features, **videos}, stopwatch)
+        begun = self._begin(request, positions_3BL, features, stopwatch)
         # Weighted encoding keeps every token and uses the relevance alone: any budget short of all makes one.
         keeps: list[Keep] = [0.5] * len(request.keeps) if self.encoding == "weighted" else request.keeps
         choice = self.looker.choose(request, keeps, stopwatch, features, begun)
@@ -228,16 +224,15 @@ class Preparer:
     def _full_layers(self) -> int:
         return self.looker.selector.full_layers(deepstack_levels(self.looker.model.config))
 
-    def _begin(
-        self, request: Request, positions_3BL: Tensor, encoded: dict[str, Any], stopwatch: Stopwatch
-    ) -> Begun | None:
+    def _begin(self, request: Request, positions_3BL: Tensor, features: Any, stopwatch: Stopwatch) -> Begun | None:
         """The first layers of the language model, where the selector chooses after those."""
         layers = self._full_layers()
         if not layers:
             return None
         whole = shorten(request, positions_3BL, None, self.looker.config.position_policy, self.pad_id)
         with stopwatch.part("first layers"):
-            return begin(self.looker.model, _model_inputs(whole, encoded), layers)
+            handed = vision.divided(features, request.layout.images)
+            return begin(self.looker.model, _model_inputs(whole, handed), layers)
 
     def _encode(
         self,
@@ -248,12 +243,17 @@ class Preparer:
     ) -> Any:
         if self.shared is not None:
             return self.shared()
-        model = self.looker.model
+        model, made, first = self.looker.model, [], 0
         with stopwatch.part("vision"):
-            if self.encoding in BEFORE and indices is not None:
-                return vision.encode_sparse(model, request.pixel_values, request.image_grid_thw, indices, context)
-            inside = indices is None and self.looker.selector.reads_received
-            return vision.encode_dense(model, request.pixel_values, request.image_grid_thw, inside)
+            for pixels, thw in request.parts:
+                own = slice(first, first := first + thw.shape[0])
+                if self.encoding in BEFORE and indices is not None:
+                    around = None if context is None else context[own]
+                    made.append(vision.encode_sparse(model, pixels, thw, indices[own], around))
+                else:
+                    inside = indices is None and self.looker.selector.reads_received
+                    made.append(vision.encode_dense(model, pixels, thw, inside))
+            return vision.joined(made)
 
     def _gate(self, features: Any, choice: Choice) -> Any:
         """Scale by relevance (weighted), or pass its gradient on (straight-through); else nothing."""
@@ -293,7 +293,12 @@ def _model_inputs(sequence: Compact, encoded: dict[str, Any]) -> dict[str, Any]:
 def _by_sample(request: Request, choice: Choice) -> list[list[ImageSelection]]:
     """The selections of each sample's images."""
     images: list[list[ImageSelection]] = [[] for _ in request.keeps]
-    for sample, image in zip(request.layout.sample_of, choice.images, strict=True):
+    layout, seconds = request.layout, request.seconds
+    clip_of = {image: number for number, clip in enumerate(layout.clips) for image in clip}
+    for number, (sample, image) in enumerate(zip(layout.sample_of, choice.images, strict=True)):
+        if number in clip_of:
+            when = None if seconds is None else seconds[number - layout.images]
+            image = replace(image, clip=clip_of[number], seconds=when)
         images[sample].append(image)
     return images
 
@@ -377,18 +382,6 @@ def answer(
     if restorer is not None:
         timings["prefill"] = 1e3 * restorer.prefill_seconds
     return new_BT, timings, noted.confidence(new_BT)
-
-
-def shift_lengths(kwargs: dict[str, Any], shift: int) -> None:
-    """Callers count max_length and min_length on their own, full prompt: count them on the compact one."""
-    config = copy.deepcopy(kwargs.get("generation_config"))
-    for name in ("max_length", "min_length"):
-        if kwargs.get(name) is not None:
-            kwargs[name] = max(0, kwargs[name] + shift)
-        if getattr(config, name, None):
-            setattr(config, name, max(0, getattr(config, name) + shift))
-    if config is not None:
-        kwargs["generation_config"] = config
 
 
 def _mark(cache: Any, prepared: Prepared, runner: Any) -> None:

@@ -22,10 +22,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from arr_coc.config import FirstLook
 from arr_coc.qwen import language, vision
+from arr_coc.qwen.compact import with_small_images
 from arr_coc.qwen.family import is_hybrid, levels_of, read_layers
 from arr_coc.qwen.language import Begun, attention_row, keys_of
 from arr_coc.qwen.memory import Memory, lasting
-from arr_coc.qwen.request import Layout, Request, with_small_images
+from arr_coc.qwen.request import IMAGE, VIDEO, Layout, Request
 from arr_coc.qwen.vision import Geometry, Grid
 
 
@@ -64,7 +65,9 @@ class FirstLooker:
         """
         places = list(range(len(images))) if image_of is None else list(image_of)
         keys = [*places] if keys is None else keys
-        grids = [self.settings.grid(grid) for grid in request.layout.grids]
+        layout = request.layout
+        grids = [self.settings.grid(grid) for grid in layout.grids[: layout.images]]
+        grids += [self.settings.clip_grid(layout.grids[n], len(clip)) for clip in layout.clips for n in clip]
         small, _ = with_small_images(request, grids, self.model.config, self.pad_id)
         positions_3RL, _ = self.model.model.get_rope_index(
             small.input_ids, small.layout.types_BL, small.image_grid_thw, small.video_grid_thw, small.attention_mask
@@ -149,7 +152,7 @@ def attended(
     """
     rows = [_split(prompts, row) for row in range(prompts.ids_RL.shape[0])]
     sample_of = prompts.layout.sample_of
-    of_row = [[image for image, sample in enumerate(sample_of) if sample == row] for row in range(len(rows))]
+    of_row = [prompts.layout.in_order(row) for row in range(len(rows))]
     asked = [row for row, images in enumerate(of_row) if images]
     names = {row: (tuple(rows[row][0].ids_S.tolist()), tuple(keys[n] for n in of_row[row]), layers) for row in asked}
     states: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
@@ -171,15 +174,20 @@ def attended(
             states[name] = held
             memory.put(lasting(name, name[1]), held)
     attended_RP = _read_suffixes(model, [rows[row][1] for row in asked], [states[names[row]] for row in asked], layers)
-    image_id = model.config.image_token_id
-    found: list[Tensor] = []
+    found: dict[int, Tensor] = {}
     for row, attended_P in zip(asked, attended_RP, strict=True):
         prefix = rows[row][0].ids_S
         grids = [prompts.layout.grids[image] for image in of_row[row]]
-        cells = attended_P[: prefix.shape[0]][prefix == image_id].split([height * width for height, width in grids])
-        found += [one.view(grid) for one, grid in zip(cells, grids, strict=True)]
+        seen = attended_P[: prefix.shape[0]][_shows(prefix, model.config)]
+        cells = seen.split([height * width for height, width in grids])
+        found |= {image: one.view(grid) for image, one, grid in zip(of_row[row], cells, grids, strict=True)}
     starts = [ReadPrefix(rows[row][0], states[names[row]]) if images else None for row, images in enumerate(of_row)]
-    return found, starts
+    return [found[image] for image in range(len(sample_of))], starts
+
+
+def _shows(ids: Tensor, config: Any) -> Tensor:
+    """Which tokens stand for a cell of an image or a clip."""
+    return (ids == config.image_token_id) | (ids == config.video_token_id)
 
 
 def attended_at_once(
@@ -192,11 +200,11 @@ def attended_at_once(
     mask_RL = prompts.mask_RL.bool()
     last_R = (mask_RL * torch.arange(mask_RL.shape[1], device=mask_RL.device)).amax(-1)
     asks_RL = torch.zeros_like(mask_RL).scatter(1, last_R.unsqueeze(1), True)
-    seen = {"image": BaseModelOutputWithPooling(pooler_output=tuple(levels[0] for levels in features))}
+    tokens = BaseModelOutputWithPooling(pooler_output=tuple(levels[0] for levels in features))
+    seen = vision.divided(tokens, prompts.layout.images)
     sequence = {"input_ids": prompts.ids_RL, "attention_mask": prompts.mask_RL, "position_ids": prompts.positions_3RL}
-    found_N = language.attended(model, {**sequence, "mm_encoder_outputs": seen}, asks_RL, layers)[
-        prompts.layout.types_BL == 1
-    ]
+    found_RL = language.attended(model, {**sequence, "mm_encoder_outputs": seen}, asks_RL, layers)
+    found_N = torch.cat([found_RL[prompts.layout.types_BL == kind] for kind in (IMAGE, VIDEO)])
     cells = found_N.split(prompts.layout.cells)
     return [one.view(grid) for one, grid in zip(cells, prompts.layout.grids, strict=True)]
 
@@ -205,7 +213,7 @@ def _split(prompts: SmallPrompts, row: int) -> tuple[_Part, _Part]:
     """A row without its padding: all up to its last visual token, and the rest."""
     real = prompts.mask_RL[row].bool()
     ids, positions_3S = prompts.ids_RL[row, real], prompts.positions_3RL[:, row, real]
-    visual = (prompts.layout.types_BL[row, real] == 1).nonzero()
+    visual = prompts.layout.types_BL[row, real].nonzero()
     end = int(visual[-1]) + 1 if visual.numel() else 0
     end = min(end, ids.shape[0] - 1)  # the last token asks, even where it is an image's
     return _Part(ids[:end], positions_3S[:, :end]), _Part(ids[end:], positions_3S[:, end:])
@@ -229,7 +237,7 @@ def _read_prefixes(
     """
     decoder = model.model.language_model
     ids_UP, mask_UP, positions_3UP = _padded(parts)
-    visual_UP = (ids_UP == model.config.image_token_id) & mask_UP
+    visual_UP = _shows(ids_UP, model.config) & mask_UP
     levels = [torch.cat(level) for level in zip(*(image for images in features for image in images), strict=True)]
     hidden = decoder.embed_tokens(ids_UP)
     hidden = hidden.masked_scatter(visual_UP.unsqueeze(-1), levels[0].to(hidden.dtype))

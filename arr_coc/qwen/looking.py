@@ -27,8 +27,9 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.first_look import FirstLooker, FirstSeen
 from arr_coc.qwen.language import Begun
 from arr_coc.qwen.memory import Memory, weights_stamp
+from arr_coc.qwen.moving import over_time
 from arr_coc.qwen.periphery import context_grid, periphery_grid
-from arr_coc.qwen.request import ChatTokens, Request, check_aspect, evidence_mask, find_question
+from arr_coc.qwen.request import IMAGE, VIDEO, ChatTokens, Layout, Request, check_aspect, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
 from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.selectors import Selector, Taken, View
@@ -118,18 +119,26 @@ class Looker:
         return self.question(request.input_ids.gather(1, columns_BQ), mask_BQ)
 
     def pixels(self, request: Request) -> list[Tensor]:
-        """Each image `[3, h, w]` in [0, 1]: the originals if given, else rebuilt from the patches."""
-        given, grids = request.original_image, request.layout.grids
+        """Each image `[3, h, w]` in [0, 1]: the originals if given, else rebuilt from the patches.
+
+        The frames of a clip, two by two `[2, 3, h, w]`, always are.
+        """
+        given, layout = request.original_image, request.layout
+        pairs = []
+        if given is None or layout.clips:
+            shown = list(zip(request.rows, layout.grids, strict=True))
+            for one in shown[layout.images :]:
+                frames = [vision.unpatchify(*one, self.geometry, frame=frame) for frame in range(self.geometry.frames)]
+                pairs.append(torch.stack(frames))
         if given is None:
-            rows = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
-            return [vision.unpatchify(row, grid, self.geometry) for row, grid in zip(rows, grids, strict=True)]
+            return [vision.unpatchify(*one, self.geometry) for one in shown[: layout.images]] + pairs
         several = given if isinstance(given, (list, tuple)) else [given]
-        if len(several) != len(grids):
-            raise ValueError(f"original_image has {len(several)} images, the inputs have {len(grids)}")
+        if len(several) != layout.images:
+            raise ValueError(f"original_image has {len(several)} images, the inputs have {layout.images}")
         images = [image_tensor(image).to(request.input_ids.device) for image in several]
-        for image, grid in zip(images, grids, strict=True):
+        for image, grid in zip(images, layout.grids[: layout.images], strict=True):
             check_aspect(image, grid)
-        return images
+        return images + pairs
 
     def insides(self, features: Any, image_grid_thw: Tensor) -> dict[str, Sequence[Tensor]]:
         """What the selector reads of the vision encoder's insides: fields of the view, a tensor per image."""
@@ -162,11 +171,11 @@ class Looker:
         with stopwatch.part("pixels"):
             pixels = self.pixels(request) if self.selector.reads_pixels else None
         with stopwatch.part("insides"):
-            more = self._told(request) | self.insides(features, request.image_grid_thw)
+            more = self._told(request) | self.insides(features, request.thw)
             if begun is not None:
                 assert begun.attended_BL is not None
-                attended = begun.attended_BL[request.layout.types_BL == 1]
-                more["attended_BN"] = attended.split(request.layout.cells)
+                attended = [begun.attended_BL[request.layout.types_BL == kind] for kind in (IMAGE, VIDEO)]
+                more["attended_BN"] = torch.cat(attended).split(request.layout.cells)
         tokens = features.pooler_output if self.selector.reads_tokens else None
         keys = self.keys(request) if self.selector.sees and not self.strict else None
         return Shown(request.layout.grids, pixels, tokens, more, keys=keys)
@@ -175,8 +184,9 @@ class Looker:
         """What each image of a request is known by, to be remembered under."""
         given = request.original_image
         if given is None:
-            given = request.pixel_values.split(request.image_grid_thw.prod(-1).tolist())
-        return self.memory.keys(given if isinstance(given, (list, tuple)) else [given], self.model.model)
+            return self.memory.keys(request.rows, self.model.model)
+        pairs = request.rows[request.layout.images :] if request.layout.clips else []
+        return self.memory.keys([*(given if isinstance(given, (list, tuple)) else [given]), *pairs], self.model.model)
 
     def first_looker(self) -> FirstLooker:
         """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
@@ -223,7 +233,8 @@ class Looker:
         """
         if glance_BXHW is None and image_B3hw is not None:
             glance_BXHW = self._glance(image_B3hw, grid, stopwatch)
-        view = View(grid, question, image_B3hw, visual_BND, glance_BXHW, image_R=image_R, **more)
+        pictures = None if image_B3hw is None else still(image_B3hw)
+        view = View(grid, question, pictures, visual_BND, glance_BXHW, image_R=image_R, **more)
         judgement = self.selector.judge(view, stopwatch)
         wanted, shape = (question.tokens_BLD.shape[0], *grid), tuple(judgement.balance.relevance_BHW.shape)
         if shape != wanted:
@@ -252,7 +263,8 @@ class Looker:
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
-                return self.selector.see(some, grid, self._glance(some, grid, stopwatch), stopwatch)
+                glance_BXHW = self._glance(some, grid, stopwatch)
+                return self.selector.see(still(some), grid, glance_BXHW, stopwatch)
 
             keys, what = [shown.keys[n] for n in members], (grid, self.selector.name, weights_stamp(self.selector))
             more["pyramid"] = self.memory.pyramid(keys, what, self.config.texture_channels, see)
@@ -285,7 +297,7 @@ class Looker:
                 with stopwatch.part("first look"):
                     seen = self.first_looker().look(request, shown.pixels, keys=shown.keys)
                     shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, first=seen)
-            return self._choose(shown, question, request.layout.sample_of, keeps, stopwatch, foveated)
+            return self._choose(shown, question, request.layout, keeps, stopwatch, foveated)
         except Exception as error:
             if self.strict or self.raises:
                 raise
@@ -297,7 +309,7 @@ class Looker:
         self,
         shown: Shown,
         question: QuestionTokens,
-        sample_of: Sequence[int],
+        layout: Layout,
         keeps: Sequence[Keep],
         stopwatch: Stopwatch,
         foveated: bool,
@@ -305,18 +317,18 @@ class Looker:
         groups = shown.groups()
         judged: dict[int, tuple[Judgement, int]] = {}
         for (grid, _), members in groups.items():
-            samples = [sample_of[image] for image in members]
+            samples = [layout.sample_of[image] for image in members]
             asked = QuestionTokens(question.tokens_BLD[samples], question.mask_BL[samples])
             judgement = self._judge_group(shown, grid, members, asked, stopwatch)
             judged |= {image: (judgement, row) for row, image in enumerate(members)}
         with stopwatch.part("attending"):
-            k_I = self._budgets(shown, judged, sample_of, keeps)
+            k_I, judged, cuts = over_time(self.selector, layout, judged, keeps, shown.pixels)
             chosen: dict[int, tuple[ImageSelection, Tensor, Tensor | None, Grid]] = {}
             for (grid, _), members in groups.items():
                 judgement, _ = judged[members[0]]
                 k_B = k_I[members]
                 beside: list[Grid | None] = [None] * len(members)
-                if foveated:
+                if foveated and members[0] < layout.images:
                     beside, windows = self.beside(grid, k_B.tolist())
                     k_B = k_B.new_tensor(windows)
                 allocation = self.selector.choose(judgement, k_B)
@@ -327,30 +339,17 @@ class Looker:
                     selection = explain(grid, kept, covered, judgement, row, allocation.strategy(row))
                     if selection.is_fallback and self.raises:
                         raise FloatingPointError(selection.reason)
-                    selection = replace(selection, periphery=None if whole else beside[row])
+                    selection = replace(selection, periphery=None if whole else beside[row], cut=image in cuts)
                     made_of = _made_of(allocation, row, selection)
                     chosen[image] = (selection, allocation.soft_BHW[row].flatten(), *made_of)
         images, soft, weights, grids = map(list, zip(*(chosen[n] for n in range(len(shown.grids))), strict=True))
         merges = any(weight is not None for weight in weights)
         return Choice([one.kept for one in images], soft, images, weights if merges else None, grids, shown)
 
-    def _budgets(
-        self,
-        shown: Shown,
-        judged: dict[int, tuple[Judgement, int]],
-        sample_of: Sequence[int],
-        keeps: Sequence[Keep],
-    ) -> Tensor:
-        """Number of cells to keep of each image, `[I]`: the sample's budget, shared by relevance."""
-        judgements = [judged[image] for image in range(len(shown.grids))]
-        mass_I = torch.stack([judgement.mass_B[row] for judgement, row in judgements])
-        automatic_I = None
-        if "auto" in keeps:
-            different = {id(judgement): judgement for judgement, _ in judgements}
-            wanted = {name: self.selector.automatic_budget(judgement) for name, judgement in different.items()}
-            automatic_I = torch.stack([wanted[id(judgement)][row] for judgement, row in judgements])
-        cells = [height * width for height, width in shown.grids]
-        return self.selector.allocator.shared_budgets(keeps, sample_of, cells, mass_I, automatic_I)
+
+def still(image_B3hw: Tensor) -> Tensor:
+    """Images as they are; of pairs of frames `[B, 2, 3, h, w]`, what is in either, half as strong."""
+    return image_B3hw.mean(1) if image_B3hw.ndim == 5 else image_B3hw
 
 
 def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tensor | None, Grid]:

@@ -121,9 +121,12 @@ class ARRCOCQwen(Chooser, StockManners):
 
     def ask(
         self,
-        images: Images,
-        question: str,
+        images: Images | None = None,
+        question: str = "",
         *,
+        video: Any = None,
+        fps: float | None = None,
+        frames: int | None = None,
         keep: Any = None,
         history: History = (),
         max_new_tokens: int = 128,
@@ -132,15 +135,18 @@ class ARRCOCQwen(Chooser, StockManners):
         system: str = "",
         **generate_kwargs: Any,
     ) -> Answer:
-        """Answer a question about one or several images.
+        """Answer a question about one or several images or clips.
 
+        `video` is a file, a folder or list of frames, an array, or several of these; a file that is named like a video
+        may stand among the images. Of it `fps` frames a second are looked at, 2 if left out, or so many `frames`.
         `system` is what the model is told before all else. `history` are (question, answer) pairs about the same
         images; each new question chooses anew. With `look_again` an answer that is not sure is asked for again with
         twice the tokens, and streamed only once it is final. `streamer` and the other keywords go to transformers'
         generate.
         """
         options = {"max_new_tokens": max_new_tokens, **generate_kwargs}
-        inputs = self.encode_question(images, question, history, keep, system, **options)
+        sampling = {"video": video, "fps": fps, "frames": frames}
+        inputs = self.encode_question(images, question, history, keep, system, **sampling, **options)
         look = partial(self.answer_rows, inputs, options)
         made = look_until_sure(look, keep, streamer) if look_again else look(keep, streamer)[0]
         return replace(made, notices=(*made.notices, *self.unfamiliar(inputs, question)))
@@ -163,7 +169,7 @@ class ARRCOCQwen(Chooser, StockManners):
             new_BT, timings, sure = eager.answer(self.model, prompt, prepared, restorer, options)
         return answers_of(tokenizer, new_BT, prepared.images, timings, sure)
 
-    def stream(self, images: Images, question: str, **kwargs: Any) -> Iterator[str]:
+    def stream(self, images: Images | None = None, question: str = "", **kwargs: Any) -> Iterator[str]:
         """As `ask`, yielding the text as it comes. Leaving the loop early ends the generation."""
         criteria = list(kwargs.pop("stopping_criteria", None) or [])
 
@@ -207,16 +213,15 @@ class ARRCOCQwen(Chooser, StockManners):
         """
         videos: dict[str, Any] = {"pixel_values_videos": pixel_values_videos, "video_grid_thw": video_grid_thw}
         sequence: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-        if pixel_values is None:
-            refuse_placeholders(self.config, input_ids, past_key_values, pixel_values_videos)
+        if pixel_values is None and pixel_values_videos is None:
+            refuse_placeholders(self.config, input_ids, past_key_values)
             if keep is not None and input_ids is not None:
                 check_keeps(keep, input_ids.shape[0])
             if position_ids is None:
                 position_ids = eager.next_positions(past_key_values, attention_mask, input_ids)
-            self._tell_of_video(pixel_values_videos)
             run = getattr(past_key_values, "arr_coc_runner", self.model if head else self.model.model)
             places = {"position_ids": position_ids, "mm_token_type_ids": mm_token_type_ids}
-            return eager.pass_through(run, **sequence, **places, past_key_values=past_key_values, **videos, **kwargs)
+            return eager.pass_through(run, **sequence, **places, past_key_values=past_key_values, **kwargs)
         refuse_positions(position_ids)
         refuse_cache(past_key_values)
         images: dict[str, Any] = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
@@ -249,22 +254,21 @@ class ARRCOCQwen(Chooser, StockManners):
         Without `keep` the model's own dial holds; `original_image` and `hints` as in `forward`.
         """
         check_generation(kwargs)
-        refuse_cache(kwargs.get("past_key_values"), only_marked=pixel_values is None)
+        sees = pixel_values is not None or pixel_values_videos is not None
+        refuse_cache(kwargs.get("past_key_values"), only_marked=not sees)
         sequence: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if pixel_values is None:
-            refuse_placeholders(self.config, input_ids, kwargs.get("past_key_values"), pixel_values_videos)
-            self._tell_of_video(pixel_values_videos)
-            videos = {"pixel_values_videos": pixel_values_videos, "video_grid_thw": video_grid_thw}
+        if not sees:
+            refuse_placeholders(self.config, input_ids, kwargs.get("past_key_values"))
             types = {"mm_token_type_ids": mm_token_type_ids}
-            return eager.pass_through(self.model.generate, **sequence, **videos, **types, streamer=streamer, **kwargs)
+            return eager.pass_through(self.model.generate, **sequence, **types, streamer=streamer, **kwargs)
         refuse_positions(kwargs.pop("position_ids", None))
         images = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw, "original_image": original_image}
-        others = {"pixel_values_videos": pixel_values_videos, "question_mask": question_mask, "hints": hints}
-        inputs: dict[str, Any] = {**sequence, **images, **others}
+        videos = {"pixel_values_videos": pixel_values_videos, "video_grid_thw": video_grid_thw}
+        inputs: dict[str, Any] = {**sequence, **images, **videos, "question_mask": question_mask, "hints": hints}
         served = self.serve(inputs, keep, kwargs, streamer) if self.fast and input_ids is not None else None
         if served is not None:
             return torch.cat([inputs["input_ids"].to(self.device), served.new_BT.to(self.device)], dim=1)
-        prepared = self.prepare(**inputs, keep=keep, video_grid_thw=video_grid_thw)
+        prepared = self.prepare(**inputs, keep=keep)
         restorer = None if streamer is None else PromptRestorer(inputs["input_ids"], streamer)
         return eager.generate(self.model, inputs["input_ids"], prepared, restorer, **kwargs)
 
@@ -280,7 +284,7 @@ class ARRCOCQwen(Chooser, StockManners):
 
     def _prepare(self, *args: Any, **inputs: Any) -> Prepared:
         request, why_whole = self._request(*args, **inputs)
-        prepared = self.preparer()(request)
+        prepared = self.preparer(request)(request)
         say_small(prepared.images, why_whole)
         return prepared
 

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import FirstLook
+from arr_coc.qwen.compact import INSERTED, PADDING
 from arr_coc.qwen.family import levels_of
-from arr_coc.qwen.request import INSERTED, PADDING, Layout, Request
+from arr_coc.qwen.request import Layout, Request
 from arr_coc.qwen.vision import Grid, under_centres
 
 CONTEXT = FirstLook(least=1, most=64)  # a quarter of an image's cells, 64 at most
@@ -89,7 +90,7 @@ def widen(
     order: list[tuple[int, bool]] = []
     rows = []
     for row in range(request.input_ids.shape[0]):
-        own = [image for image, sample in enumerate(layout.sample_of) if sample == row]
+        own = [image for image, sample in enumerate(layout.sample_of[: layout.images]) if sample == row]
         shown = [image for image in own if grids[image] is not None]
         order += [*((image, True) for image in shown), *((image, False) for image in own)]
         rows.append(_put_in(request, row, own, grids, config, scheme))
@@ -102,9 +103,11 @@ def widen(
     side = config.vision_config.spatial_merge_size
     sizes = [grid if small and (grid := grids[image]) else layout.grids[image] for image, small in order]
     thw = request.image_grid_thw.new_tensor([[1, side * height, side * width] for height, width in sizes])
+    order += [(image, False) for clip in layout.clips for image in clip]
     labels = None if request.labels is None else request.labels.gather(1, took).masked_fill(source < 0, -100)
     made = replace(request, input_ids=ids, attention_mask=mask, labels=labels, image_grid_thw=thw, question_mask=None)
-    made = replace(made, layout=Layout.of(ids, thw, config))
+    lengths = [len(clip) for clip in layout.clips]
+    made = replace(made, layout=Layout.of(ids, thw, config, request.video_grid_thw, lengths))
     if scheme == "images":
         positions, _ = stock.get_rope_index(ids, made.layout.types_BL, thw, request.video_grid_thw, mask)
     else:

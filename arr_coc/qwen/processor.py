@@ -22,24 +22,33 @@ from transformers import AutoProcessor, AutoTokenizer, Qwen3VLProcessor
 from transformers.image_utils import SizeDict
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
+from arr_coc.images.clips import Clip, read_clip
 from arr_coc.images.reader import byte_tensor
+from arr_coc.qwen.clips import ClipForm, clip_features, clip_size, each_clip
 from arr_coc.qwen.request import ChatTokens
 
 FETCHED = ("http://", "https://", "data:")  # how a source begins that is no path
 
 
-class ImageOnlyProcessor(Qwen3VLProcessor):
-    """The stock processor without its video half, which needs torchvision."""
+class PlainProcessor(Qwen3VLProcessor):
+    """The stock processor with a video half of our own: that of transformers needs torchvision."""
+
+    video_processor: Any = None  # there, so that videos are handed to `_process_videos`
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: Any = None, **_: Any) -> None:
         template = chat_template or getattr(tokenizer, "chat_template", None)
         super().__init__(image_processor, tokenizer, None, chat_template=template)
+        self.clip_size: dict[str, int] | None = None  # limits of a clip's pixels; None: Qwen3-VL's own
 
     def __call__(self, images: Any = None, text: Any = None, videos: Any = None, **how: Any) -> Any:
-        """As the stock processor, which would pass over a video, and over images that the text does not show."""
+        """As the stock processor, which would pass over images that the text does not show."""
         texts = [] if text is None else [text] if isinstance(text, str) else text
-        if videos is not None or any(self.video_token in one for one in texts):
-            raise ValueError("a video is not read without torchvision: install it, or give frames of it as images")
+        clips = list(each_clip(videos))
+        played = sum(one.count(self.video_token) for one in texts)
+        if texts and played != len(clips):
+            raise ValueError(
+                f'videos that the text shows: {played}, that were given: {len(clips)}; give each as "video"'
+            )
         given = list(_each(images))
         for one in given:
             if isinstance(one, str) and "." in one and not one.startswith(FETCHED) and not Path(one).is_file():
@@ -48,7 +57,11 @@ class ImageOnlyProcessor(Qwen3VLProcessor):
         if texts and shown != len(given):
             ways = 'give each image in the messages as "image", "path", "url" or "base64", in a turn of the user'
             raise ValueError(f"images that the text shows: {shown}, that were given: {len(given)}; {ways}")
-        return super().__call__(images=images, text=text, **how)
+        return super().__call__(images=images, text=text, videos=clips or None, **how)
+
+    def _process_videos(self, videos: Any, **how: Any) -> tuple[dict[str, Tensor], list[str]]:
+        fit, sampling = ClipForm.of(self).fit, {"fps": how.get("fps"), "frames": how.get("num_frames")}
+        return clip_features(self, [read_clip(one, fit, **sampling) for one in videos])
 
 
 def _each(images: Any) -> Iterator[Any]:
@@ -62,9 +75,9 @@ def _each(images: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Images, shown in the first user turn, then (question, answer) pairs already had, then the question."""
+    """Images and clips, shown in the first user turn, then (question, answer) pairs already had, then the question."""
 
-    images: Sequence[Image.Image]
+    images: Sequence[Image.Image | Clip]
     question: str
     history: Sequence[tuple[str, str]] = field(default=())
     system: str = ""  # what is said before the first turn, if anything
@@ -94,14 +107,20 @@ class ImageSizes:
         return kept
 
 
-def fit_images(processor: Any, images: Sequence[Image.Image]) -> list[Image.Image] | None:
-    """The images as the processor will resize them, bit for bit; None where it resizes by other means than Pillow."""
+def fit_images(processor: Any, images: Sequence[Image.Image | Clip]) -> list[Image.Image | Clip] | None:
+    """The images as the processor will resize them, bit for bit; None where it resizes by other means than Pillow.
+
+    Clips are left as they are: they were resized as they were read.
+    """
     own = processor.image_processor
     if not isinstance(own, Qwen2VLImageProcessorPil) or not own.do_resize:
         return None
     sizes = ImageSizes.of(processor)
-    fitted = [sizes.nearest(image.height, image.width) for image in images]
-    return [image.resize((wide, high), own.resample) for image, (high, wide) in zip(images, fitted, strict=True)]
+
+    def fitted(image: Image.Image) -> Image.Image:
+        return image.resize(sizes.nearest(image.height, image.width)[::-1], own.resample)
+
+    return [image if isinstance(image, Clip) else fitted(image) for image in images]
 
 
 def limit_pixels(processor: Any, least: int, most: int) -> Any:
@@ -118,13 +137,14 @@ def limit_pixels(processor: Any, least: int, most: int) -> Any:
 
 
 def load_processor(source: str, **hub: Any) -> Any:
-    """The stock processor where torchvision works, else the image-only one. `hub` are keywords such as revision."""
+    """The stock processor where torchvision works, else the plain one. `hub` are keywords such as revision."""
     hub = {**hub, "trust_remote_code": False}
     try:
         importlib.import_module("torchvision.transforms.v2")  # a CUDA build beside a CPU torch is worse than none
     except (ImportError, RuntimeError, OSError):
         images, tokenizer = (kind.from_pretrained(source, **hub) for kind in (Qwen2VLImageProcessorPil, AutoTokenizer))
-        made = ImageOnlyProcessor(image_processor=images, tokenizer=tokenizer)
+        made = PlainProcessor(image_processor=images, tokenizer=tokenizer)
+        made.clip_size = clip_size(source, **hub)
     else:
         made = AutoProcessor.from_pretrained(source, **hub)
     sizes, own = ImageSizes.of(made), made.image_processor
@@ -153,6 +173,9 @@ def pad_id_of(model: Any, processor: Any) -> int:
     )
     return next((int(pad) for pad in pads if pad is not None), 0)
 
+
+Marks = tuple[Iterator[int], Iterator[str]]
+"""What stands for what is shown, in order: the number of tokens of each image, the text of each clip."""
 
 # Private-use characters stand for texts while the template is rendered; the texts themselves never pass through it.
 _SLOT = "\ue000{}\ue001"
@@ -194,16 +217,23 @@ def encode(
     processor: Any, conversations: Sequence[Conversation], add_generation_prompt: bool = True
 ) -> dict[str, Tensor]:
     """Model inputs of a left-padded batch, as the stock processor makes them, and `question_mask`."""
-    images = [image for conversation in conversations for image in conversation.images]
+    shown = [image for conversation in conversations for image in conversation.images]
+    images, clips = [one for one in shown if not isinstance(one, Clip)], [one for one in shown if isinstance(one, Clip)]
     inputs: dict[str, Tensor] = {}
-    counts = iter(())
+    counts: Iterator[int] = iter(())
+    texts: list[str] = []
     if images:
         inputs = image_features(processor, images)
         counts = iter((inputs["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2).tolist())
-    rows = [encode_one(processor, conversation, counts, add_generation_prompt) for conversation in conversations]
+    if clips:
+        seen, texts = clip_features(processor, clips)
+        inputs |= seen
+    marks = counts, iter(texts)
+    rows = [encode_one(processor, conversation, marks, add_generation_prompt) for conversation in conversations]
     inputs |= left_padded(rows, processor.tokenizer.pad_token_id or 0)
-    is_image = inputs["input_ids"] == processor.image_token_id
-    inputs["mm_token_type_ids"] = (is_image & inputs["attention_mask"].bool()).int()
+    ids, real = inputs["input_ids"], inputs["attention_mask"]
+    kinds = (ids == processor.image_token_id).int() + 2 * (ids == processor.video_token_id).int()
+    inputs["mm_token_type_ids"] = kinds * real.int()
     return inputs
 
 
@@ -222,18 +252,29 @@ def left_padded(rows: Sequence[tuple[list[int], list[int]]], pad_id: int) -> dic
 
 
 def encode_asked(processor: Any, asked: Conversation) -> dict[str, Any]:
-    """Inputs of one conversation and, where they can be had, its images as they were resized (`original_image`)."""
+    """Inputs of one conversation and, where they can be had, its images as they were resized (`original_image`).
+
+    Where it shows clips, also when each of their pairs of frames is (`seconds`).
+    """
     fitted = fit_images(processor, asked.images)
     inputs: dict[str, Any] = encode(processor, [replace(asked, images=fitted or asked.images)])
     inputs.pop("mm_token_type_ids")
-    return inputs if fitted is None else inputs | {"original_image": [byte_tensor(image) for image in fitted]}
+    if clips := [one for one in asked.images if isinstance(one, Clip)]:
+        inputs["seconds"] = [second for clip in clips for second in clip.pairs()]
+    if fitted is None:
+        return inputs
+    return inputs | {"original_image": [byte_tensor(image) for image in fitted if not isinstance(image, Clip)]}
 
 
 def together(several: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Any]:
-    """One left-padded batch of conversations that `encode_asked` encoded one by one; each holds images."""
+    """One left-padded batch of conversations that `encode_asked` encoded one by one."""
     rows = [(one["input_ids"][0].tolist(), one["question_mask"][0].tolist()) for one in several]
     inputs: dict[str, Any] = dict(left_padded(rows, pad_id))
-    inputs |= {name: torch.cat([one[name] for one in several]) for name in ("pixel_values", "image_grid_thw")}
+    for name in ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"):
+        if given := [one[name] for one in several if name in one]:
+            inputs[name] = torch.cat(given)
+    if seconds := [second for one in several for second in one.get("seconds", ())]:
+        inputs["seconds"] = seconds
     originals = [one.get("original_image") for one in several]
     if None in originals:
         return inputs
@@ -254,7 +295,7 @@ def image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:
 
 
 def encode_one(
-    processor: Any, conversation: Conversation, counts: Any, add_generation_prompt: bool
+    processor: Any, conversation: Conversation, marks: "Marks", add_generation_prompt: bool
 ) -> tuple[list[int], list[int]]:
     """Token ids of one conversation, and 1 for each token of its last question."""
     turns = conversation.turns()
@@ -262,19 +303,21 @@ def encode_one(
         raise ValueError(f"the conversation is over {MOST_CHARACTERS:,} characters long: ask something shorter")
     messages = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
     first = messages[1 if conversation.system else 0]
-    first["content"] = [{"type": "image"} for _ in conversation.images] + list(first["content"])
-    parts = render(processor, messages, counts, add_generation_prompt)
+    shown = [{"type": "video" if isinstance(one, Clip) else "image"} for one in conversation.images]
+    first["content"] = shown + list(first["content"])
+    parts = render(processor, messages, marks, add_generation_prompt)
     last = len(turns) - 1
     return [one for ids, _ in parts for one in ids], [int(slot == last) for ids, slot in parts for _ in ids]
 
 
 def render(
-    processor: Any, messages: Sequence[dict[str, Any]], counts: Iterator[int], add_generation_prompt: bool
+    processor: Any, messages: Sequence[dict[str, Any]], marks: "Marks", add_generation_prompt: bool
 ) -> list[tuple[list[int], int]]:
     """Token ids of messages, in parts: of the template (numbered -1), and of the texts, numbered in their order.
 
-    `messages` hold parts of type text or image; `counts` are the visual tokens of each image.
+    `messages` hold parts of type text, image or video; `marks` are what stands for each image and each clip.
     """
+    counts, clips = marks
     texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
     parts: list[tuple[list[int], int]] = []
     for place, piece in enumerate(_pieces(processor, messages, len(texts), add_generation_prompt)):
@@ -282,8 +325,10 @@ def render(
             parts.append((text_ids(processor.tokenizer, texts[int(piece)]), int(piece)))
         else:
             piece = re.sub(re.escape(processor.image_token), lambda _: processor.image_token * next(counts), piece)
+            piece = re.sub(re.escape(processor.video_token), lambda _: next(clips), piece)
             parts.append((processor.tokenizer(piece, add_special_tokens=False)["input_ids"], -1))
-    words = sum(len(ids) - ids.count(processor.image_token_id) for ids, _ in parts)
+    visual = (processor.image_token_id, processor.video_token_id)
+    words = sum(one not in visual for ids, _ in parts for one in ids)
     most = min(MOST_WORDS, processor.tokenizer.model_max_length)
     if words > most:
         raise ValueError(f"the conversation is {words:,} tokens long, this model reads {most:,}: ask something shorter")
@@ -301,8 +346,10 @@ def _pieces(processor: Any, messages: Sequence[dict[str, Any]], texts: int, add_
     with _cut_off():
         rendered = processor.apply_chat_template(slotted, tokenize=False, add_generation_prompt=add_generation_prompt)
     pieces = _SLOT_PATTERN.split(rendered)
-    images = sum(part["type"] == "image" for message in messages for part in message["content"])
-    is_whole = pieces[1::2] == [str(slot) for slot in range(texts)] and rendered.count(processor.image_token) == images
+    kinds = [part["type"] for message in messages for part in message["content"]]
+    is_whole = pieces[1::2] == [str(slot) for slot in range(texts)]
+    is_whole &= rendered.count(processor.image_token) == kinds.count("image")
+    is_whole &= rendered.count(processor.video_token) == kinds.count("video")
     if not is_whole or len(rendered) > MOST_CHARACTERS:
         raise ValueError("the model's chat template does not show each text and each image once; copy the model again")
     return pieces

@@ -90,25 +90,41 @@ def cut(image_B3hw: Tensor, geometry: Geometry) -> Tensor:
 
 
 def patchify(image_B3hw: Tensor, geometry: Geometry) -> Tensor:
-    """Images in [0, 1] of whole cells as flattened, normalised patches `[B, P, X]`: what `unpatchify` reads."""
+    """Images in [0, 1] of whole cells as flattened, normalised patches `[B, P, X]`: what `unpatchify` reads.
+
+    Or pairs of frames, `[B, F, 3, h, w]`: an image is shown as F equal ones.
+    """
     mean, std = geometry.scale(image_B3hw.device)
-    rows = cut((image_B3hw - mean) / std, geometry).flatten(1, 2).unflatten(-1, (3, 1, -1))
-    return rows.expand(-1, -1, -1, geometry.frames, -1).reshape(*rows.shape[:2], -1)
+    frames = image_B3hw.unsqueeze(1) if image_B3hw.ndim == 4 else image_B3hw
+    rows = cut(((frames - mean) / std).flatten(0, 1), geometry).flatten(1, 2).unflatten(0, frames.shape[:2])
+    rows = rows.unflatten(-1, (3, -1)).permute(0, 2, 3, 1, 4)  # [B, P, 3, F, patch * patch]
+    return rows.expand(-1, -1, -1, geometry.frames, -1).flatten(2)
 
 
-def unpatchify(rows_PX: Tensor, grid: Grid, geometry: Geometry, channels: slice = slice(None)) -> Tensor:
-    """The resized image `[3, h, w]` in [0, 1], or some `channels`, back from its flattened, normalised patches."""
+def unpatchify(
+    rows_PX: Tensor, grid: Grid, geometry: Geometry, channels: slice = slice(None), frame: int = 0
+) -> Tensor:
+    """The resized image `[3, h, w]` in [0, 1], or some `channels`, back from its flattened, normalised patches.
+
+    Of a pair of frames, the one of that number.
+    """
     patch, merge, (height, width) = geometry.patch, geometry.merge, grid
-    blocks = rows_PX.view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, channels, 0]
+    blocks = rows_PX.view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, channels, frame]
     image = blocks.permute(4, 0, 2, 5, 1, 3, 6).float().reshape(-1, height * geometry.cell, width * geometry.cell)
     mean, std = geometry.scale(image.device)
     return (image * std[channels] + mean[channels]).clamp(0, 1)
 
 
 def resize(image_3hw: Tensor, grid: Grid, cell: int) -> Tensor:
-    """An image in [0, 1] at the size of `grid` cells of `cell` px: however small, no least size is kept."""
+    """An image in [0, 1] at the size of `grid` cells of `cell` px: however small, no least size is kept.
+
+    Or several, `[F, 3, h, w]`.
+    """
     size = (grid[0] * cell, grid[1] * cell)
-    return F.interpolate(image_3hw.unsqueeze(0), size=size, mode="bicubic", antialias=True)[0].clamp(0, 1)
+    images = image_3hw if image_3hw.ndim == 4 else image_3hw.unsqueeze(0)
+    return (
+        F.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0, 1).view(*image_3hw.shape[:-2], *size)
+    )
 
 
 # ---------------------------------------------------------------- visual tokens
@@ -154,6 +170,33 @@ def _on_every_level(features: Any, change: Any) -> Any:
     return features
 
 
+def joined(parts: Sequence[Any]) -> Any:
+    """The stock outputs of images and of clips as one: what each of its levels holds, images first."""
+    first, *others = parts
+    for other in others:
+        first.pooler_output = (*first.pooler_output, *other.pooler_output)
+        levels = zip(first.deepstack_features, other.deepstack_features, strict=True)
+        first.deepstack_features = [(*one, *two) for one, two in levels]
+        first.last_hidden_state = torch.cat([first.last_hidden_state, other.last_hidden_state])
+        if first.hidden_states is not None:
+            states = zip(first.hidden_states, other.hidden_states, strict=True)
+            first.hidden_states = tuple(torch.cat(both) for both in states)
+    return first
+
+
+def divided(features: Any, images: int) -> dict[str, Any]:
+    """What the stock model is handed: of a joined output, the part of so many images, and that of clips."""
+    parts = {"image": slice(None, images), "video": slice(images, None)}
+    return {
+        name: type(features)(
+            pooler_output=features.pooler_output[part],
+            deepstack_features=[level[part] for level in features.deepstack_features],
+        )
+        for name, part in parts.items()
+        if features.pooler_output[part]
+    }
+
+
 Context = tuple[Grid, Tensor]  # a small copy: its cells, and its patches [P, X]
 
 
@@ -193,7 +236,7 @@ def encode_sparse(
         align_corners=visual.interpolation_align_corners,
         spatial_merge_size=merge,
     )
-    lengths = torch.tensor([sum(both) for both in counts], device=pixel_values.device) * window
+    lengths = torch.tensor([sum(both) for both in counts if sum(both)], device=pixel_values.device) * window
     features = visual(
         torch.cat(patches).to(visual.dtype),
         grid_thw=image_grid_thw,
@@ -232,11 +275,12 @@ def glance_grid(grid: Grid, cell: int) -> Grid:
 
 
 def glance_rows(image_B3hw: Tensor, small: Grid, geometry: Geometry) -> Tensor:
-    """Patch rows `[B, P, X]` in fp32, as the ViT takes them, of images in [0, 1] shrunk to `small` cells."""
+    """Patch rows `[B, P, X]` in fp32, as the ViT takes them, of images (or pairs of frames) shrunk to `small` cells."""
     size = (small[0] * geometry.cell, small[1] * geometry.cell)
     image_B3hw = image_B3hw.float()
     if image_B3hw.shape[-2:] != size:
-        image_B3hw = F.interpolate(image_B3hw, size=size, mode="area")
+        shrunk = F.interpolate(image_B3hw.flatten(0, -4), size=size, mode="area")
+        image_B3hw = shrunk.view(*image_B3hw.shape[:-2], *size)
     return patchify(image_B3hw, geometry)
 
 

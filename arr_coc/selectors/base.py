@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.config import ARRCOCConfig, FirstLook, channel_names, settings_of
+from arr_coc.config import ARRCOCConfig, FirstLook, Timing, channel_names, settings_of
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.timing import Stopwatch
@@ -69,6 +69,7 @@ class Selector(nn.Module, ABC):
     reads_received: bool = False  # attention and keys of the vision encoder's last block; implies `reads_tokens`
     reads_evidence: bool = False  # whether it must be told where the answer is
     first_look: FirstLook | None = None  # the first look that it needs, which fills `attended_BN` of the view
+    timing: Timing | None = None  # how its relevance goes over the moments of a clip; None: each stands for itself
     resizes: bool = False  # it makes the image smaller instead of dropping tokens: its allocation gives the small grids
     untrained_notice: str = ""  # what a user is told once, where it chooses for a model without a trained adapter
     tuned: dict[str, Any] = {}  # what `arr-coc tune` set it to for this model; empty where nothing was tuned
@@ -157,6 +158,7 @@ class ARRCOCSelector(Selector):
     reads_pixels = True
     reads_tokens = False
     sees = True
+    timing = Timing()
     untrained_notice = "the ARR-COC layer is untrained: its choice hardly depends on the question"
 
     def __init__(self, layer: ARRCOCLayer) -> None:

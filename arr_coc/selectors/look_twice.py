@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arr_coc.attending import TokenAllocator
 from arr_coc.balancing import cautious, multiply
-from arr_coc.config import DEPTH, SCORERS, ARRCOCConfig, FirstLook
+from arr_coc.config import DEPTH, SCORERS, ARRCOCConfig, FirstLook, Timing
 from arr_coc.knowing import InformationScorer, saliency
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, TexturePyramid
@@ -28,6 +28,7 @@ TENSIONS = (1.0, 0.0, 0.0)  # particularize, explore, diversify
 STEEPNESS = 4.0  # of the mass that "auto" covers: 19 % of the cells of mini's scenes, 12 % for titles, 28 % to describe
 EXPONENTS = (1.0, 0.0, 1.0)  # of information, perspectival and participatory where something is asked
 UNASKED = (1.0, 1.0, 0.0)  # where nobody asks, what is there and what stands out decide
+OVER_TIME = Timing()
 GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
 
 
@@ -50,11 +51,14 @@ class LookTwiceSelector(Selector):
         information: float = EXPONENTS[0],
         perspectival: float = EXPONENTS[1],
         steepness: float = STEEPNESS,
+        decay: float = OVER_TIME.decay,
+        repeated: float = OVER_TIME.repeated,
+        motion: float = OVER_TIME.motion,
     ) -> None:
         super().__init__(TokenAllocator(config.min_tokens, config.max_tokens, steepness))
         if not (information >= 0 and perspectival >= 0):
             raise ValueError(f"exponents {information} and {perspectival}: expected 0 or more")
-        self.first_look = FirstLook(least, most, depth)
+        self.first_look, self.timing = FirstLook(least, most, depth), Timing(decay, repeated, motion)
         self.exponents = (information, perspectival, EXPONENTS[2])
         self.fixed_3S: Tensor  # exponents where something is asked and where not; tensions
         self.register_buffer("fixed_3S", torch.tensor([self.exponents, UNASKED, TENSIONS]), persistent=False)

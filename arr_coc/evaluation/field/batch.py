@@ -142,7 +142,7 @@ def make_batch(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> Batch:
     assert len(set(grids)) == 1, "images of a batch have one grid"
     cells = grids[0][0] * grids[0][1]
     encoded = [
-        encode_one(processor, Conversation([None], query.text), iter([cells]), True)  # type: ignore[list-item]
+        encode_one(processor, Conversation([None], query.text), (iter([cells]), iter(())), True)  # type: ignore[list-item]
         for query in queries
     ]
     image_id = owner.model.config.image_token_id
@@ -151,10 +151,9 @@ def make_batch(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> Batch:
     boxes = [query.boxes or () for query in queries]
     hints = Hints(boxes, [picture.number for picture in asked_of])
     shown = (inputs["input_ids"], pixel_values, thw.cpu()[image_R.cpu()], inputs["attention_mask"])
-    asked = {"question_mask": inputs["question_mask"]}
     return Batch(
         *(owner, ids, asked_of, queries, image_R, pixel_values, thw, grids[0]),
-        request=Request.of(owner.model.config, device, *shown, 1.0, None, hints, **asked),
+        request=Request.of(owner.model.config, device, *shown, 1.0, None, hints, question_mask=inputs["question_mask"]),
         prompts=[tuple(index for index in row if index != image_id) for row, _ in encoded],
         lead=encoded[0][0].index(image_id),
         evidence_R=[set(evidence_mask(of, grids[0]).flatten().nonzero().flatten().tolist()) for of in boxes],

@@ -1,0 +1,177 @@
+"""Time: what moves and what changes in a clip, what its cells are worth then, and one budget for all of it.
+
+T moments of a clip (pairs of frames), F frames of a moment, H W grid of cells, h w fine samples (`FINE` a cell and
+side), N = H * W, D shifts that are tried, I images of all samples.
+
+    follow     where the content of each cell was a moment ago, whether it is new, and where the scene is cut
+    steady     relevance that is carried along with what moves, and starts anew at a cut
+    unseen     what a cell is worth once the same was kept before: little, until it changes
+    moments    one budget: the cells that are worth most, in whichever moment
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arr_coc.attending import choose_cells, coverage
+from arr_coc.config import FINE, Keep, Timing
+from arr_coc.qwen.request import Layout
+from arr_coc.records import Judgement
+from arr_coc.selectors import Selector
+
+Judged = dict[int, tuple[Judgement, int]]  # of each image: the judgement, and its row there
+TIE = 1e-6  # of the highest score: what the even order adds where cells are worth the same
+REACH = FINE  # samples that content may have moved in a moment, each way: a cell
+STEPS = 10  # halvings of the search for the least worth that is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Motion:
+    """What became of the moment before, in each moment; the first has none before it, and is all new. On the host."""
+
+    source_TN: Tensor  # the cell where each cell's content was, long
+    new_THW: Tensor  # how much of it is new, 0 to 1
+    cuts_T: Tensor  # bool: whether another scene begins here; the first moment is no cut
+
+
+def samples_of(frames_TF3hw: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Frames pooled to `FINE` samples a cell and side: `[T, F, 3, h, w]`."""
+    size = (FINE * grid[0], FINE * grid[1])
+    return F.adaptive_avg_pool2d(frames_TF3hw.flatten(0, 1), size).unflatten(0, frames_TF3hw.shape[:2])
+
+
+def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
+    """Each cell is looked for in the last frame of the moment before, within a cell each way.
+
+    What is found nowhere is new; what moved against the rest of the picture is, as far as it moved.
+    """
+    steps, _, _, height, width = samples_TF3hw.shape
+    grid = (height // FINE, width // FINE)
+    now, before = samples_TF3hw[1:, 0], samples_TF3hw[:-1, -1]
+    wide = F.pad(before, (REACH,) * 4, mode="replicate")
+    shifts = [(y, x) for y in range(-REACH, REACH + 1) for x in range(-REACH, REACH + 1)]
+    shifts.sort(key=lambda one: one[0] ** 2 + one[1] ** 2)  # among equals, what moved least
+    found = []
+    for y, x in shifts:
+        moved = wide[..., REACH + y : REACH + y + height, REACH + x : REACH + x + width]
+        found.append(F.avg_pool2d((now - moved).abs().mean(1), FINE))
+    apart_THW, best_THW = torch.stack(found, 1).min(1) if steps > 1 else (now.new_zeros(0, *grid), None)
+    shift_D2 = torch.tensor(shifts, device=now.device)
+    shift_THW2 = shift_D2[best_THW] if best_THW is not None else shift_D2.new_zeros(0, *grid, 2)
+    camera_T2 = shift_THW2.flatten(1, 2).median(1).values if steps > 1 else shift_D2.new_zeros(0, 2)
+    own_THW = (shift_THW2 - camera_T2[:, None, None]).abs().amax(-1) / FINE
+    changed_THW = (apart_THW / timing.change).clamp(max=1)
+    cuts_T = (apart_THW > timing.change).float().flatten(1).mean(1) >= timing.cut
+    new_THW = torch.maximum(changed_THW, (timing.motion * own_THW).clamp(max=1))
+    new_THW = torch.where(cuts_T.view(-1, 1, 1), 1.0, new_THW)
+    y_HW, x_HW = torch.meshgrid(*(torch.arange(size, device=now.device) for size in grid), indexing="ij")
+    whole = shift_THW2.float().div(FINE).round().long()
+    y_THW = (y_HW + whole[..., 0]).clamp(0, grid[0] - 1)
+    source_TN = (y_THW * grid[1] + (x_HW + whole[..., 1]).clamp(0, grid[1] - 1)).flatten(1)
+    first_1N = torch.arange(grid[0] * grid[1], device=now.device).unsqueeze(0)
+    new_THW = torch.cat([new_THW.new_ones(1, *grid), new_THW])
+    return Motion(torch.cat([first_1N, source_TN]).cpu(), new_THW.cpu(), F.pad(cuts_T, (1, 0)).cpu())
+
+
+def steady(worth_TN: Tensor, motion: Motion, decay: float) -> Tensor:
+    """Worth with a share of what it was a moment ago where its content came from; a cut carries nothing over."""
+    carried = [worth_TN[0]]
+    for t in range(1, worth_TN.shape[0]):
+        share = 0.0 if motion.cuts_T[t] else decay
+        carried.append((1 - share) * worth_TN[t] + share * carried[-1][motion.source_TN[t]])
+    return torch.stack(carried)
+
+
+def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int) -> Tensor:
+    """Worth, less where the same content was kept before: what a search for the k best of them comes to.
+
+    What is kept depends on what was kept before it. So the least worth that is kept is searched for: with each guess
+    the clip is gone through once, and it is noted which content is held.
+    """
+    new_TN, low, high = motion.new_THW.flatten(1), 0.0, float(worth_TN.max())
+    found_TN = worth_TN
+    for _ in range(STEPS):
+        least = (low + high) / 2
+        held_N, parts = torch.zeros_like(worth_TN[0]), []
+        for t in range(worth_TN.shape[0]):
+            held_N = held_N[motion.source_TN[t]] * (1 - new_TN[t])
+            parts.append(worth_TN[t] * (1 - (1 - repeated) * held_N))
+            held_N = torch.where(parts[-1] > least, 1.0, held_N)
+        found_TN = torch.stack(parts)
+        low, high = (least, high) if int((found_TN > least).sum()) > k else (low, least)
+    return found_TN
+
+
+def moments(worth_TN: Tensor, height: int, k: int) -> Tensor:
+    """Number of cells to keep of each moment, `[T]` long: where the k cells are that are worth most.
+
+    Among equals, an even order over time and place decides.
+    """
+    steps, cells = worth_TN.shape
+    scores_TN = worth_TN / worth_TN.amax().clamp(min=1e-12)
+    scores_TN = scores_TN + TIE * coverage(steps * height, cells // height, worth_TN.device).view(steps, -1)
+    return choose_cells(scores_TN.view(1, -1), torch.tensor([k], device=worth_TN.device)).view(steps, -1).sum(-1)
+
+
+def worth_of(relevance_THW: Tensor, mass_T: Tensor) -> Tensor:
+    """What each cell is worth among all of a clip, `[T, N]` fp32: maps are stretched to their own peak, masses not."""
+    flat_TN = relevance_THW.flatten(1).float().nan_to_num(0, 0, 0).clamp(min=0)
+    worth_T1 = mass_T.float().nan_to_num(0, 0, 0).clamp(min=0).unsqueeze(-1)
+    return flat_TN * worth_T1 / flat_TN.sum(-1, keepdim=True).clamp(min=1e-12)
+
+
+def budgets(selector: Selector, layout: Layout, judged: Judged, keeps: Sequence[Keep]) -> Tensor:
+    """Number of cells to keep of each image, then of each clip: the sample's budget, shared by relevance."""
+    judgements = [judged[image] for image in range(len(layout.grids))]
+    mass_I = torch.stack([judgement.mass_B[row] for judgement, row in judgements])
+    automatic_I = None
+    if "auto" in keeps:
+        different = {id(judgement): judgement for judgement, _ in judgements}
+        wanted = {name: selector.automatic_budget(judgement) for name, judgement in different.items()}
+        automatic_I = torch.stack([wanted[id(judgement)][row] for judgement, row in judgements])
+    shown = [range(image, image + 1) for image in range(layout.images)] + layout.clips
+
+    def summed(values_I: Tensor) -> Tensor:
+        return torch.stack([values_I[one.start : one.stop].sum() for one in shown])
+
+    owners = [layout.sample_of[one.start] for one in shown]
+    cells = [sum(layout.cells[one.start : one.stop]) for one in shown]
+    automatic = None if automatic_I is None else summed(automatic_I)
+    return selector.allocator.shared_budgets(keeps, owners, cells, summed(mass_I), automatic)
+
+
+def over_time(
+    selector: Selector, layout: Layout, judged: Judged, keeps: Sequence[Keep], pixels: Sequence[Tensor] | None
+) -> tuple[Tensor, Judged, set[int]]:
+    """Number of cells to keep of each image, `[I]`; judgements in which clips go on from moment to moment; the cuts.
+
+    `pixels` are those of all images; without them, and for selectors without a sense of time, nothing is carried over.
+    """
+    shared = budgets(selector, layout, judged, keeps)
+    found, cuts = [shared[: layout.images]], set[int]()
+    anew = {id(judgement): _copied(judgement) for judgement, _ in judged.values()} if layout.clips else {}
+    judged = {image: (anew.get(id(judgement), judgement), row) for image, (judgement, row) in judged.items()}
+    for clip, k in zip(layout.clips, shared[layout.images :].tolist(), strict=True):
+        rows, grid = [judged[image] for image in clip], layout.grids[clip.start]
+        relevance_THW = torch.stack([judgement.balance.relevance_BHW[row] for judgement, row in rows])
+        worth_TN = worth_of(relevance_THW, torch.stack([judgement.mass_B[row] for judgement, row in rows])).cpu()
+        if selector.timing is not None and pixels is not None:
+            samples = samples_of(torch.stack([pixels[image] for image in clip]), grid)
+            motion = follow(samples, selector.timing)
+            cuts |= {clip[t] for t in motion.cuts_T.nonzero().flatten().tolist()}
+            worth_TN = steady(worth_TN, motion, selector.timing.decay)
+            worth_TN = unseen(worth_TN, motion, selector.timing.repeated, k)
+            stretched_TN = worth_TN / worth_TN.amax(1, keepdim=True).clamp(min=1e-12)
+            for (judgement, row), relevance_HW, own_N in zip(rows, relevance_THW, stretched_TN, strict=True):
+                judgement.balance.relevance_BHW[row] = own_N.view(grid).to(relevance_HW) * relevance_HW.max()
+        found.append(moments(worth_TN, grid[0], k).to(shared.device))
+    return torch.cat(found), judged, cuts
+
+
+def _copied(judgement: Judgement) -> Judgement:
+    """With a relevance of its own."""
+    balance = judgement.balance
+    return replace(judgement, balance=replace(balance, relevance_BHW=balance.relevance_BHW.detach().clone()))

@@ -1,0 +1,158 @@
+"""Clips: exact when nothing is dropped, dropping equals masking, every timestamp stays, and one budget over time."""
+
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from test_qwen_equality import close, masked_vit_features, set_encoding
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
+
+from arr_coc.images.clips import Clip
+from arr_coc.images.reader import byte_tensor
+from arr_coc.qwen import vision
+from arr_coc.qwen.processor import Conversation
+
+NEW = {"max_new_tokens": 24, "do_sample": False}
+
+
+def clip(frames: int = 6, width: int = 96, height: int = 64, seed: int = 0) -> Clip:
+    """Coarse noise that differs in every frame."""
+    pictures = [byte_tensor(tiny.picture(width, height, 100 * seed + n)) for n in range(frames)]
+    return Clip(torch.stack(pictures), tuple(n / 2 for n in range(frames)))
+
+
+ONE = Conversation([clip()], "what moves?")
+THREE = Conversation([clip(4, 64, 64, 1), clip(2, 64, 96, 2), clip(5, 96, 96, 3)], "which of these is the longest?")
+MIXED = Conversation([tiny.picture(96, 96, 1), clip(4, 64, 64, 4), tiny.picture(64, 128, 2)], "what is in all of them?")
+IMAGE = Conversation([tiny.picture()], "what is this?")
+BATCHES = {"a clip": [ONE], "three clips": [THREE], "among images": [MIXED], "padded": [ONE, IMAGE, THREE, MIXED]}
+
+
+def fixed(stock, how: str = "sparse", **settings):
+    return set_encoding(tiny.wrapped(stock, selector=tiny.FixedSelector(tiny.scattered), **settings), how)
+
+
+@pytest.mark.parametrize("moe", [False, True], ids=["dense", "moe"])
+@pytest.mark.parametrize("how", ["dense", "sparse", "foveated"])
+@pytest.mark.parametrize("batch", BATCHES)
+@torch.no_grad()
+def test_all_kept_is_the_untouched_model_bit_for_bit(batch, how, moe):
+    stock = tiny.stock("sdpa", moe)
+    ours, inputs = set_encoding(tiny.wrapped(stock), how), tiny.inputs(*BATCHES[batch])
+    assert torch.equal(ours(**inputs, keep=1.0).logits, stock(**tiny.stock_inputs(inputs)).logits)
+    wanted = stock.generate(**tiny.stock_inputs(inputs), **NEW)
+    assert tiny.varies(wanted[:, -24:])
+    assert torch.equal(ours.generate(**inputs, keep=1.0, **NEW), wanted)
+
+
+def features_of(stock, inputs, prepared, how):
+    """The dense ViT of images and of clips, which does not see the dropped patches where the choice came before it."""
+    found, kinds = {}, {"image": ("pixel_values", "image_grid_thw"), "video": ("pixel_values_videos", "video_grid_thw")}
+    for kind, names in kinds.items():
+        seen = [[one for one in row if (one.clip is None) == (kind == "image")] for row in prepared.images]
+        part = {"pixel_values": inputs[names[0]], "image_grid_thw": inputs[names[1]]}
+        if how == "sparse":
+            found[kind] = masked_vit_features(stock, part, replace(prepared, images=seen))
+        else:
+            found[kind] = vision.encode_dense(stock, *part.values())
+    return found
+
+
+@pytest.mark.parametrize("how", ["dense", "sparse"])
+@torch.no_grad()
+def test_dropping_equals_masking(how):
+    """Also where a pair of frames keeps nothing at all."""
+    stock = tiny.stock("eager")
+    inputs = tiny.inputs(ONE, MIXED)
+    output = fixed(stock, how)(**inputs, keep=[4, 0.3], output_arr_coc_info=True)
+    prepared, columns = output.arr_coc, output.arr_coc.compact.columns
+    kept = torch.zeros_like(inputs["input_ids"])
+    for row in range(2):
+        kept[row, columns[row][columns[row] >= 0]] = 1
+    positions, _ = stock.model.get_rope_index(
+        inputs["input_ids"], inputs["mm_token_type_ids"], inputs["image_grid_thw"], inputs["video_grid_thw"],
+        inputs["attention_mask"],
+    )  # fmt: skip
+    full = stock(
+        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"] * kept, position_ids=positions,
+        mm_encoder_outputs=features_of(stock, inputs, prepared, how),
+    ).logits  # fmt: skip
+    real = columns >= 0
+    wanted = full.gather(1, columns.clamp(min=0).unsqueeze(-1).expand(-1, -1, full.shape[-1]))[real]
+    assert close(output.logits[real], wanted)
+    assert sum(one.tokens_kept for one in prepared.images[0]) == 4
+
+
+@pytest.mark.parametrize("keep", [2, 3, 0.1, 0.5, "auto"])
+@torch.no_grad()
+def test_every_timestamp_stays_and_what_is_kept_stands_where_it_stood(keep):
+    ours, inputs = fixed(tiny.stock(), break_even=0), tiny.inputs(THREE)
+    prepared = ours.prepare(**{k: v for k, v in inputs.items() if k != "mm_token_type_ids"}, keep=keep)
+    compact, visual = prepared.compact, tiny.token_id("<|video_pad|>")
+    text = inputs["input_ids"][inputs["input_ids"] != visual]
+    assert torch.equal(compact.input_ids[compact.input_ids != visual], text)
+    assert tiny.tokenizer().decode(text).count("seconds>") == 2 + 1 + 3
+    whole, _ = ours.model.model.get_rope_index(
+        inputs["input_ids"], inputs["mm_token_type_ids"], None, inputs["video_grid_thw"], inputs["attention_mask"]
+    )
+    assert torch.equal(compact.position_ids[1:, 0], whole[:, 0, compact.columns[0]])
+    if isinstance(keep, int):
+        assert (compact.input_ids == visual).sum() == max(keep, 3)  # each clip has at least one
+
+
+@pytest.mark.parametrize("selector", ["fixed", "look_twice", "arr_coc"])
+@torch.no_grad()
+def test_a_row_of_a_batch_equals_the_row_alone(selector):
+    stock = tiny.stock()
+    ours = fixed(stock) if selector == "fixed" else tiny.wrapped(stock, selector=selector)
+    rows, keeps = [ONE, IMAGE, MIXED], [5, 0.5, 0.4]
+    together = ours(**tiny.inputs(*rows), keep=keeps, output_arr_coc_info=True)
+    for row, (one, keep) in enumerate(zip(rows, keeps, strict=True)):
+        alone = ours(**tiny.inputs(one), keep=keep, output_arr_coc_info=True)
+        assert close(together.logits[row, -1], alone.logits[0, -1])
+        for mine, its in zip(together.arr_coc.images[row], alone.arr_coc.images[0], strict=True):
+            assert torch.equal(mine.kept, its.kept)
+
+
+@torch.no_grad()
+def test_cache_equals_no_cache_and_a_loop_equals_generate():
+    ours, inputs = fixed(tiny.stock()), tiny.inputs(ONE, MIXED)
+    wanted = ours.generate(**inputs, keep=0.4, **NEW)
+    assert torch.equal(ours.generate(**inputs, keep=0.4, use_cache=False, **NEW), wanted)
+    output = ours(**inputs, keep=0.4, output_arr_coc_info=True, use_cache=True)
+    mask, ids, cache = output.arr_coc.attention_mask, inputs["input_ids"], output.past_key_values
+    logits = output.logits[:, -1]
+    for _ in range(8):
+        token = logits.argmax(-1, keepdim=True)
+        ids, mask = torch.cat([ids, token], 1), torch.cat([mask, torch.ones_like(token)], 1)
+        logits = ours(input_ids=token, attention_mask=mask, past_key_values=cache).logits[:, -1]
+    assert torch.equal(ids, wanted[:, : ids.shape[1]])
+
+
+@torch.no_grad()
+def test_a_clip_has_one_budget_over_time():
+    """All goes to the pair of frames that matters, and none of the others has to keep a cell."""
+
+    class Late(tiny.FixedSelector):
+        def judge(self, view, stopwatch):
+            judgement = super().judge(view, stopwatch)
+            worth = torch.tensor([0.0, 0.0, 1.0]).repeat(view.image_B3hw.shape[0] // 3)
+            return replace(judgement, mass_B=judgement.mass_B * worth)
+
+    ours = tiny.wrapped(tiny.stock(), selector=Late(tiny.scattered))
+    kept = [one.tokens_kept for one in ours.choose(tiny.inputs(ONE), keep=4)]
+    assert kept == [0, 0, 4]
+    told = ours.choose(None, "what moves?", keep=4, video=ONE.images[0])
+    assert [one.seconds for one in told] == [0.25, 1.25, 2.25]
+    assert "nothing of it was kept" in told[0].why
+
+
+def test_the_stock_model_takes_clips_apart_as_we_do():
+    """What all of this rests on: for positions, a clip is so many images."""
+    grid = torch.tensor([[3, 4, 6]])
+    ids = tiny.inputs(ONE)["input_ids"]
+    types = 2 * (ids == tiny.token_id("<|video_pad|>")).int()
+    apart = torch.tensor([[1, 4, 6]] * 3)
+    found = [Qwen3VLModel.get_rope_index(tiny.stock().model, ids, types, None, one)[0] for one in (grid, apart)]
+    assert torch.equal(*found)
