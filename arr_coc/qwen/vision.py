@@ -12,6 +12,7 @@ consecutive.
     glance    the whole image, small, as features of each cell        to choose by
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -175,8 +176,8 @@ def joined(parts: Sequence[Any]) -> Any:
     first, *others = parts
     for other in others:
         first.pooler_output = (*first.pooler_output, *other.pooler_output)
-        levels = zip(first.deepstack_features, other.deepstack_features, strict=True)
-        first.deepstack_features = [(*one, *two) for one, two in levels]
+        levels = zip(levels_of(first), levels_of(other), strict=True)
+        first.deepstack_features = [(*one, *two) for one, two in levels] or None
         first.last_hidden_state = torch.cat([first.last_hidden_state, other.last_hidden_state])
         if first.hidden_states is not None:
             states = zip(first.hidden_states, other.hidden_states, strict=True)
@@ -187,14 +188,13 @@ def joined(parts: Sequence[Any]) -> Any:
 def divided(features: Any, images: int) -> dict[str, Any]:
     """What the stock model is handed: of a joined output, the part of so many images, and that of clips."""
     parts = {"image": slice(None, images), "video": slice(images, None)}
-    return {
-        name: type(features)(
-            pooler_output=features.pooler_output[part],
-            deepstack_features=[level[part] for level in features.deepstack_features],
-        )
-        for name, part in parts.items()
-        if features.pooler_output[part]
-    }
+    handed = {}
+    for name, part in parts.items():
+        if features.pooler_output[part]:
+            handed[name] = copy.copy(features)
+            handed[name].pooler_output = features.pooler_output[part]
+            handed[name].deepstack_features = [level[part] for level in levels_of(features)] or None
+    return handed
 
 
 Context = tuple[Grid, Tensor]  # a small copy: its cells, and its patches [P, X]
