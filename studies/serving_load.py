@@ -167,7 +167,8 @@ def compare(given: argparse.Namespace) -> None:
     equal = min(sum(one == first for one, first in zip(found, texts[0], strict=True)) for found in texts)
     how = {name: value for name, value in vars(given).items() if name not in ("out", "model", "shape")}
     threads = os.environ.get("OMP_NUM_THREADS", "all")
-    write_json(given.out, {"model": name, **how, "threads": threads, **ratios, "equal": equal, "runs": rows})
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"a CPU, threads of torch: {threads}"
+    write_json(given.out, {"model": name, "device": device, **how, **ratios, "equal": equal, "runs": rows})
     print(f"x{ratios['wall_s_ratio']} by the clock, {equal} of {given.images} equal in every run")
 
 

@@ -50,5 +50,5 @@ def together_line(results: dict[str, Any]) -> str:
     how = f"{results['images']} images of {results['side']} px by {results['clients']} clients at once, dials mixed"
     ratios = f"x{results['wall_s_ratio']} by the clock, x{results['cpu_s_ratio']} in seconds of a core"
     equal = f"{results['equal']} of {results['images']} answers and counts are equal"
-    what = f"{results['model']} (threads of torch: {results['threads']}), {how}"
-    return f"{what}: batches of {results['batch']} against one by one {ratios}; {equal}. The machine had other work."
+    what = f"{results['model']} on {results['device']}, {how}, up to {results['tokens']} tokens of an answer"
+    return f"{what}: batches of {results['batch']} against one by one {ratios}; {equal}."

@@ -153,6 +153,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
     },
     "docs/deploying.md": {
         "together": (together_line, "serving"),
+        "together on a GPU": (together_line, "serving-gpu"),
         "batch": (batch_line, "batch"),
         "million": (million_table, "speed-look-twice"),
     },
