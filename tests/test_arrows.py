@@ -34,7 +34,8 @@ ALLOWED = {
     "data": {"images"},
     "evaluation": MODEL | {"models", "data"},
     "viewing": MODEL,
-    "training": MODEL | {"models", "data", "evaluation", "viewing"},  # it watches its own progress
+    # It watches its own progress, and tells what is out of memory as comparing does.
+    "training": MODEL | {"models", "data", "evaluation", "viewing", "comparing"},
 }
 DRAWING = {
     "scenes",
@@ -206,7 +207,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 27_500, 185, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 28_400, 188, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -34,6 +34,8 @@ def ask(
         bool,
         typer.Option("--look-again", help="Ask again with twice the tokens, up to all, until it is sure."),
     ] = False,
+    max_pixels: typed.MaxPixels = None,
+    min_pixels: typed.MinPixels = None,
     system: typed.System = "",
     temperature: typed.Temperature = None,
     overlay: Annotated[
@@ -67,7 +69,8 @@ def ask(
     check_selector(selector, encoding)
     check_machine(device, dtype)
     pictures = typed.read_typed(images)  # before the model: a mistake is told at once
-    loaded = load(model, selector, encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
+    machine: dict[str, Any] = {"seed": seed, "quiet": quiet, "device": device, "dtype": dtype}
+    loaded = load(model, selector, encoding, max_pixels=max_pixels, min_pixels=min_pixels, **machine)
     dial = loaded.keep if dial is None else dial
     how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "system": system, **typed.sampling(temperature)}
     answer = loaded.ask(pictures, question, keep=dial, look_again=look_again, **how)
