@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from PIL import Image
-from training_runs import settings, tiny_model
+from training_runs import run, settings, tiny_model
 
 from arr_coc.cli import run as command
 from arr_coc.data.examples import FileExamples, FileImage, FileRow
@@ -94,6 +94,35 @@ def test_a_short_run_warms_up_in_a_tenth_of_it():
     long = rates(4000)
     assert long[:100] == pytest.approx([(step + 1) / 100 for step in range(100)])
     assert WARM == 0.1
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([], "no example is left"),
+        ([{"question": "where is it?"}], "image file name None is not a text"),
+        ([{"image": "none.png", "question": "where?"}], "image none.png is missing"),
+        (["nonsense"], "not valid JSON"),
+    ],
+)
+def test_data_that_nobody_can_learn_from_ends_in_one_line(rows, why, tmp_path, capsys):
+    file = write_rows(tmp_path, rows)
+    words = ["train", "selector", "--data", f"jsonl:{file}", "--out", str(tmp_path / "out"), "--max-broken", "1"]
+    assert command.run(words) == command.EXIT_BAD_INPUT
+    told = capsys.readouterr().err
+    assert why in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_image_with_one_question_is_learned_from(tmp_path):
+    """Nothing is held back then, and an answer in any language is taken."""
+    model, file = tiny_model(tmp_path / "tiny"), write_rows(tmp_path, [])
+    for stage, answer in ((1, ""), (2, "двери синие 青")):
+        file.write_text(json.dumps({"image": "one.png", "question": "какого цвета?", "answer": answer}) + "\n")
+        config = settings(model, data=f"jsonl:{file}", stage=stage, steps=2, cells_per_batch=64, evaluate_questions=4)
+        run(config, tmp_path / f"out-{stage}")
+        assert (tmp_path / f"out-{stage}" / "arr_coc.safetensors").is_file()
 
 
 # ---------------------------------------------------------------- how right an answer is

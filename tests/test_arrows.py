@@ -34,7 +34,8 @@ ALLOWED = {
     "data": {"images"},
     "evaluation": MODEL | {"models", "data"},
     "viewing": MODEL,
-    "training": MODEL | {"models", "data", "evaluation", "viewing"},  # it watches its own progress
+    # It watches its own progress, and tells what is out of memory as comparing does.
+    "training": MODEL | {"models", "data", "evaluation", "viewing", "comparing"},
 }
 DRAWING = {
     "scenes",
@@ -207,7 +208,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 28_300, 190, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 29_200, 195, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -224,7 +224,7 @@ def full_view(batch: int = 3, seed: int = 0, dtype: torch.dtype = torch.float32)
     return View(
         GRID,
         QuestionTokens.of(rand(batch, 5, DIM) - 0.5, torch.arange(5) < torch.tensor([[4], [0], [5]])[:batch]),
-        None,
+        torch.rand(batch, 3, 32 * GRID[0], 32 * GRID[1], generator=torch.Generator().manual_seed(seed)),
         (rand(batch, 48, DIM) - 0.5).to(dtype),
         number_B=torch.arange(batch),
         evidence_BHW=rand(batch, *GRID) > 0.8,

@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
+from training_runs import metrics, run, settings
 
 from arr_coc.qwen import ARRCOCQwen, Chooser
 from arr_coc.qwen import vision as encoding
@@ -197,3 +198,21 @@ def test_a_folder_is_loaded_without_what_drafts_and_a_chooser_needs_the_first_la
     assert light.choose(tiny.picture(), "what is this?", keep=0.4)[0].kept.tolist() == wanted.selection[0].kept.tolist()
     said = json.loads((tmp_path / "whole" / "config.json").read_text())
     assert said["model_type"] == ("qwen3_5_moe" if moe else "qwen3_5")
+
+
+@experts
+def test_a_selector_learns_on_it_from_questions_alone_and_from_answers(tmp_path, moe):
+    """Stage 1 by the model's own attention, then stage 2 with LoRA, and the adapter on its base again."""
+    chooses(moe).save_pretrained(tmp_path / "base", save_base=True)
+    for name in ("arr_coc_config.json", "arr_coc.safetensors"):
+        (tmp_path / "base" / name).unlink()
+    tiny.picture(128, 128).save(tmp_path / "one.png")
+    row = {"image": "one.png", "question": "what is it?", "answer": "a thing"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {"question": "and now?"}) + "\n")
+    how = {"data": f"jsonl:{tmp_path / 'rows.jsonl'}", "examples": 2, "steps": 2, "cells_per_batch": 32}
+    run(settings(tmp_path / "base", **how), tmp_path / "one")
+    assert all(record["taught"] > 0 for record in metrics(tmp_path / "one") if "taught" in record)
+    run(settings(tmp_path / "base", stage=2, **how), tmp_path / "two", init_from=tmp_path / "one")
+    loaded = ARRCOCQwen.from_pretrained(tmp_path / "two")
+    assert any("linear_attn.in_proj_qkv.lora_" in name for name, _ in loaded.model.named_parameters())
+    assert loaded.ask(tmp_path / "one.png", "what is it?", keep=5, max_new_tokens=2).tokens_kept == 5

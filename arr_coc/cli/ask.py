@@ -37,6 +37,8 @@ def ask(
         bool,
         typer.Option("--look-again", help="Ask again with twice the tokens, up to all, until it is sure."),
     ] = False,
+    max_pixels: typed.MaxPixels = None,
+    min_pixels: typed.MinPixels = None,
     system: typed.System = "",
     temperature: typed.Temperature = None,
     overlay: Annotated[
@@ -74,7 +76,8 @@ def ask(
     played = any(map(typed.is_video_name, images))
     typed.check_played(images, fps, frames)
     pictures = [] if played else typed.read_typed(images)  # before the model: a mistake is told at once
-    loaded = load(model, selector, encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
+    machine: dict[str, Any] = {"seed": seed, "quiet": quiet, "device": device, "dtype": dtype}
+    loaded = load(model, selector, encoding, max_pixels=max_pixels, min_pixels=min_pixels, **machine)
     pictures = typed.read_shown(images, loaded, fps, frames) if played else pictures
     dial = loaded.keep if dial is None else dial
     how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "system": system, **typed.sampling(temperature)}

@@ -57,6 +57,8 @@ def evaluate(
     score: Annotated[
         str, typer.Option(help="answers, or evidence: what of boxes or fixations is kept; nothing is generated.")
     ] = "answers",
+    max_pixels: typed.MaxPixels = None,
+    min_pixels: typed.MinPixels = None,
     equal_tokens: Annotated[
         bool, typer.Option("--equal-tokens", help="Moved: python -m studies.equal_tokens, in a checkout.")
     ] = False,
@@ -98,7 +100,7 @@ def evaluate(
     lists = {"datasets": data, "selectors": selector, "keeps": keeps, "encodings": encoding, "sides": side}
     given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
     single: dict[str, Any] = {"model": model, "questions": questions, "seed": seed, "metric": metric, "prompt": prompt}
-    single["dtype"] = dtype
+    single |= {"dtype": dtype, "max_pixels": max_pixels, "min_pixels": min_pixels}
     options = FieldOptions(engine=engine, device=device, bar=not quiet, out=out or FIELD_OUT, **single, **given)
     run = score_evidence if score == "evidence" else evaluate_field
     done = run(options, teller(quiet), None if as_json else typer.echo)

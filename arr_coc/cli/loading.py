@@ -1,7 +1,7 @@
 """A model and a selector by the names that were typed."""
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arr_coc.cli.checks import check_machine, check_model, check_selector
 from arr_coc.cli.quick import let_go
@@ -21,11 +21,13 @@ def load(
     quiet: bool = False,
     device: str | None = None,
     dtype: str = "auto",
+    **pixels: Any,
 ) -> "ARRCOCQwen":
     """Load a model with everything but errors kept off the terminal; bars on a terminal, for models of some size.
 
-    `selector` is NAME or NAME:KEY=VALUE,...; `seed` is for sampling and for the selector "random". Names are checked
-    first: what is wrong with them is told before torch is imported.
+    `selector` is NAME or NAME:KEY=VALUE,...; `seed` is for sampling and for the selector "random"; `pixels` are
+    min_pixels and max_pixels, None: as the model has them. Names are checked first: what is wrong with them is told
+    before torch is imported.
     """
     check_selector(selector, encoding)
     check_machine(device, dtype)
@@ -42,7 +44,7 @@ def load(
     settings = {"seed": seed, **settings} if name == "random" else settings
     quieten_libraries(bars=model not in EMBEDDED and not quiet and is_terminal(sys.stderr))
     torch.manual_seed(seed)
-    loaded = ARRCOCQwen.from_pretrained(model, selector=name, encoding=encoding, device=device, dtype=dtype)
+    loaded = ARRCOCQwen.from_pretrained(model, selector=name, encoding=encoding, device=device, dtype=dtype, **pixels)
     if settings:
         settings = {**loaded.selector.tuned, **settings}  # what is typed wins over what was tuned
         loaded.selector = make_selector(name, loaded.arr_coc_config, loaded.layer, **settings).to(loaded.device).eval()

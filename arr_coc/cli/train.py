@@ -55,9 +55,9 @@ def selector(
         int | None, typer.Option(min=1, help="Cells of all questions of a pass; as many as fit if left out.")
     ] = None,
     max_pixels: Annotated[
-        int | None, typer.Option(min=1, help="Of an image from a file, in training and afterwards; else the model's.")
+        int | None, typer.Option(min=1, metavar="N", help="Of an image from a file, in training and afterwards.")
     ] = None,
-    min_pixels: Annotated[int | None, typer.Option(min=1, help="Likewise.")] = None,
+    min_pixels: typed.MinPixels = None,
     max_broken: Annotated[
         float | None, typer.Option(min=0, max=1, help="Share of broken rows to go on without; 0.01 if left out.")
     ] = None,

@@ -79,6 +79,13 @@ Temperature = Annotated[
         min=0, max=100, metavar="T", help="Sample the answer; 0: take the likeliest. If left out: as the model."
     ),
 ]
+MaxPixels = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Pixels of an image at most, as the model sees it; as in training, else its own."
+    ),
+]
+MinPixels = Annotated[int | None, typer.Option(min=1, metavar="N", help="Likewise, at least.")]
 System = Annotated[str, typer.Option(metavar="TEXT", help="What the model is told before the question.")]
 
 

@@ -22,16 +22,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from arr_coc.config import FirstLook, tokens_to_keep
 from arr_coc.evaluation.field.batch import Batch, make_batch
-from arr_coc.evaluation.field.data import (
-    BRIEF,
-    PER_IMAGE,
-    Picture,
-    Record,
-    batches,
-    contains,
-    read_pictures,
-    scene_pictures,
-)
+from arr_coc.evaluation.field.data import BRIEF, METRICS, PER_IMAGE, Picture, Record, batches, read_pictures
+from arr_coc.evaluation.field.data import scene_pictures as drawn_pictures
 from arr_coc.evaluation.field.main import Bench, FieldOptions
 from arr_coc.evaluation.field.methods import ENCODINGS, Method, build
 from arr_coc.evaluation.field.run import unit
@@ -256,7 +248,7 @@ class Tuner:
         owner = self.owner
         before, owner.selector, owner.fast = owner.selector, self.bench.selectors[TUNED], None
         for side in ALONE:
-            picture, row = scene_pictures(1, side, self.options.seed)[0], dict[str, Any]()
+            picture, row = drawn_pictures(1, side, self.options.seed)[0], dict[str, Any]()
             image = Image.fromarray(picture.read())
             for name, keep in (("all_ms", 1.0), ("quarter_ms", QUARTER)):
                 times: list[float] = []
@@ -329,7 +321,7 @@ class Tuner:
         for records in made.values():
             for place, record in enumerate(records):
                 if record["score"] is None and own:
-                    record["score"] = contains(record["answer"], [own[place]])
+                    record["score"] = METRICS["contains"](record["answer"], [own[place]])
         return made
 
     def _confirm(self, batch: Batch) -> None:

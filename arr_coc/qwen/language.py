@@ -168,7 +168,8 @@ def attention_rows(
     """
     attention = layer.self_attn
     projected = attention.q_proj(layer.input_layernorm(hidden_BTD))
-    heads = projected.unflatten(-1, (attention.config.num_attention_heads, -1))  # with Qwen3.5, a gate behind each
+    count = keys_BGLd.shape[1] * attention.num_key_value_groups
+    heads = projected.unflatten(-1, (count, -1))  # with Qwen3.5, a gate behind each
     query = turned(attention.q_norm(heads[..., : attention.head_dim]).transpose(1, 2), rotation)
     key = keys_BGLd.repeat_interleave(attention.num_key_value_groups, dim=1)
     logits_BHTL = (query.float() @ key.float().transpose(-1, -2)) * attention.scaling

@@ -106,6 +106,13 @@ class ImageSizes:
         kept: tuple[int, int] = smart_resize(height, width, self.cell, min_pixels=self.least, max_pixels=self.most)
         return kept
 
+    def settled(self, height: int, width: int) -> tuple[int, int]:
+        """As `nearest`, until it is left as it is: long images within small limits are resized more than once."""
+        size = self.nearest(height, width)
+        while (again := self.nearest(*size)) != size:
+            size = again
+        return size
+
 
 def fit_images(processor: Any, images: Sequence[Image.Image | Clip]) -> list[Image.Image | Clip] | None:
     """The images as the processor will resize them, bit for bit; None where it resizes by other means than Pillow.
@@ -126,11 +133,11 @@ def fit_images(processor: Any, images: Sequence[Image.Image | Clip]) -> list[Ima
 def limit_pixels(processor: Any, least: int, most: int) -> Any:
     """The processor with other limits of the pixels of an image; 0 leaves its own."""
     own = ImageSizes.of(processor)
-    least, most = least or min(own.least, most or own.most), most or max(own.most, least)
-    if not own.cell**2 <= most <= MOST_RESIZED or least > most:
-        raise ValueError(
-            f"min_pixels={least}, max_pixels={most}: expected {own.cell**2} to {MOST_RESIZED}, least first"
-        )
+    most = most or max(own.most, APART * least)
+    least = least or min(own.least, most // APART)
+    if not (own.cell**2 <= most <= MOST_RESIZED and APART * least <= most):
+        room = f"{own.cell**2} to {MOST_RESIZED} at most, and {APART} times the least"
+        raise ValueError(f"min_pixels={least}, max_pixels={most}: expected {room}")
     if (least, most) != (own.least, own.most):
         processor.image_processor.size = SizeDict(shortest_edge=least, longest_edge=most)
     return processor
@@ -184,6 +191,7 @@ _SLOT_PATTERN = re.compile("\ue000(\\d+)\ue001")
 MOST_CHARACTERS = 400_000  # of one conversation; more is not even tokenised
 MOST_WORDS = 32_768  # tokens of one conversation that are no image
 MOST_CELL = 256  # px
+APART = 4  # times: between narrower limits not every shape has a size of whole cells
 MOST_RESIZED = 2**26  # pixels of an image as the model sees it; Qwen3-VL's own limit is a quarter
 MOST_SECONDS = 1.0  # for a chat template, which takes a millisecond
 

@@ -194,7 +194,7 @@ class FileBatches(Dataset[list[GridGroup]]):
         self.config, self.encode, self.sizes = config, encode, sizes
         self.examples: Examples = Subset(examples, numbers)  # type: ignore[arg-type]
         shapes = [examples.rows[number].image.size for number in numbers]
-        self.shapes = [sizes.nearest(height, width) for width, height in shapes]
+        self.shapes = [sizes.settled(height, width) for width, height in shapes]
         self.per_round = -(-len(numbers) // config.examples)
 
     @lru_cache(maxsize=4)  # noqa: B019  (lives as long as the run)

@@ -128,7 +128,7 @@ def whole_cells(example: Example, sizes: ImageSizes) -> Example:
     The size is one that the processor leaves as it is, so that cells here are the model's cells.
     """
     high, wide = example.image.shape[:2]
-    new_high, new_wide = sizes.nearest(high, wide)
+    new_high, new_wide = sizes.settled(high, wide)
     if (wide, high) == (new_wide, new_high):
         return example
     image = np.asarray(Image.fromarray(example.image).resize((new_wide, new_high), Image.Resampling.BICUBIC))

@@ -30,6 +30,7 @@ from arr_coc.training.data import SceneBatches, held_scenes, make_encoder, strea
 from arr_coc.training.groups import GridGroup
 from arr_coc.training.losses import relevance_bce, relevance_mse, soft_iou
 from arr_coc.training.making import rate_groups
+from arr_coc.training.room import most_workers
 from arr_coc.training.watching import Report
 from studies.answering import patchify
 from studies.batched.forward import encode_vision, grid_tables
@@ -131,7 +132,8 @@ def train_rival(
     count = sum(parameter.numel() for parameter in rival.scorer.parameters())
     say(f"{count:,} parameters, steps {first} to {config.steps}")
     numbers = range(first * config.accumulate, config.steps * config.accumulate)
-    batches = stream_batches(SceneBatches(config, encode), numbers, config.workers, place.type == "cuda")
+    workers = most_workers() if config.workers < 0 else config.workers
+    batches = stream_batches(SceneBatches(config, encode), numbers, workers, place.type == "cuda")
     for step in range(first, config.steps):
         loss = rival.learn(step, [group for _ in range(config.accumulate) for group in next(batches)], place)
         if (step + 1) % CHECKPOINT_STEPS == 0 or step + 1 == config.steps:

@@ -56,6 +56,8 @@ class FieldOptions:
     device: str | None = None
     dtype: str = "float32"  # what the fast engine needs
     cells_at_once: int = 0  # 0: what suits the device
+    max_pixels: int | None = None  # of an image as the model sees it; None: as the model has it
+    min_pixels: int | None = None
     bar: bool = True  # of the answers so far, on a terminal
 
 
@@ -66,7 +68,9 @@ class Bench:
         if options.engine not in ("auto", "plain"):
             raise ValueError(f"engine {options.engine!r}: expected auto or plain")
         self.options = options
-        self.owner = ARRCOCQwen.from_pretrained(options.model, device=options.device, dtype=options.dtype, fast=False)
+        pixels = {"max_pixels": options.max_pixels, "min_pixels": options.min_pixels}
+        how: dict[str, Any] = {"device": options.device, "dtype": options.dtype, **pixels}
+        self.owner = ARRCOCQwen.from_pretrained(options.model, fast=False, **how)
         self.prompts = options.prompt is not None or not is_mini(self.owner.processor.tokenizer)  # mini knows none
         specs = self.specs()
         self.selectors: dict[str, Selector] = build(self.owner, specs)
@@ -108,6 +112,7 @@ class Bench:
             "seed": options.seed,
             "metric": options.metric,
             "prompt": options.prompt,
+            "pixels": [options.min_pixels, options.max_pixels],
             "model": Path(options.model).name,
             "weights": fingerprint(base, "model*.safetensors")
             + fingerprint(folder, ADAPTER_FILES)
