@@ -63,6 +63,7 @@ QWEN = (
     {"looking"},
     {"eager", "graphs", "tuned", "dropin"},
     {"chooser"},
+    {"watching"},
     {"model", "batched"},
 )
 # Inside other rooms: which sub-room imports which.

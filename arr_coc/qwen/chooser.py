@@ -33,6 +33,7 @@ from arr_coc.selectors import Selector, make_selector
 logger = logging.getLogger(__name__)
 
 Images = ImageLike | Clip | Sequence[ImageLike | Clip]
+FOR_CLIPS = {"information": 0.5}  # in a clip, detail tells less of what matters: 2 points at 5 % of drawn clips
 History = Sequence[tuple[str, str]]
 
 
@@ -66,8 +67,8 @@ class Chooser(nn.Module):
         self.selector = made.to(model.device)
         # What chooses of clips where nobody named a selector; no module of this one, so that its weights are no part.
         self._for_clips: dict[Selector, Selector] = {}
-        if selector == "auto" and self.arr_coc_config.trained:
-            self._for_clips[made] = make_selector("look_twice", self.arr_coc_config, self.layer)
+        if selector == "auto":
+            self._for_clips[made] = make_selector("look_twice", self.arr_coc_config, self.layer, **FOR_CLIPS)
         self.keep = check_keep(keep)
         self.processor = processor
         self.geometry = Geometry.of(model.config.vision_config, processor)
@@ -243,8 +244,13 @@ class Chooser(nn.Module):
         Where a request shows clips and nobody named a selector, the model looks twice: a layer that learned from images
         knows nothing of time, and finds less in clips.
         """
-        other = self._for_clips.get(self.selector) if request is not None and request.layout.clips else None
-        return Preparer(self.looker(None if other is None else other.to(self.device)), self.encoding, self._pad_id)
+        shows_clips = request is not None and bool(request.layout.clips)
+        return Preparer(self.looker(self.clip_selector if shows_clips else None), self.encoding, self._pad_id)
+
+    @property
+    def clip_selector(self) -> Selector:
+        """What chooses of clips."""
+        return self._for_clips.get(self.selector, self.selector).to(self.device)
 
     @property
     def notices(self) -> list[str]:

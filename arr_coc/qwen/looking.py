@@ -387,6 +387,7 @@ def explain(
         reason=strategy[1],
         is_fallback=is_fallback,
         covered=None if covered_K is None else covered_K.clone(),
+        mass=judgement.mass_B[row].detach(),
     )
 
 

@@ -48,9 +48,10 @@ def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
 
     What is found nowhere is new; what moved against the rest of the picture is, as far as it moved.
     """
-    steps, _, _, height, width = samples_TF3hw.shape
+    height, width = samples_TF3hw.shape[-2:]
     grid = (height // FINE, width // FINE)
-    now, before = samples_TF3hw[1:, 0], samples_TF3hw[:-1, -1]
+    now = samples_TF3hw[:, 0]
+    before = torch.cat([now[:1], samples_TF3hw[:-1, -1]])
     wide = F.pad(before, (REACH,) * 4, mode="replicate")
     shifts = [(y, x) for y in range(-REACH, REACH + 1) for x in range(-REACH, REACH + 1)]
     shifts.sort(key=lambda one: one[0] ** 2 + one[1] ** 2)  # among equals, what moved least
@@ -58,22 +59,20 @@ def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
     for y, x in shifts:
         moved = wide[..., REACH + y : REACH + y + height, REACH + x : REACH + x + width]
         found.append(F.avg_pool2d((now - moved).abs().mean(1), FINE))
-    apart_THW, best_THW = torch.stack(found, 1).min(1) if steps > 1 else (now.new_zeros(0, *grid), None)
-    shift_D2 = torch.tensor(shifts, device=now.device)
-    shift_THW2 = shift_D2[best_THW] if best_THW is not None else shift_D2.new_zeros(0, *grid, 2)
-    camera_T2 = shift_THW2.flatten(1, 2).median(1).values if steps > 1 else shift_D2.new_zeros(0, 2)
+    apart_THW, best_THW = torch.stack(found, 1).min(1)
+    shift_THW2 = torch.tensor(shifts, device=now.device)[best_THW]
+    camera_T2 = shift_THW2.flatten(1, 2).median(1).values
     own_THW = (shift_THW2 - camera_T2[:, None, None]).abs().amax(-1) / FINE
-    changed_THW = (apart_THW / timing.change).clamp(max=1)
+    new_THW = torch.maximum(apart_THW / timing.change, timing.motion * own_THW).clamp(max=1)
     cuts_T = (apart_THW > timing.change).float().flatten(1).mean(1) >= timing.cut
-    new_THW = torch.maximum(changed_THW, (timing.motion * own_THW).clamp(max=1))
-    new_THW = torch.where(cuts_T.view(-1, 1, 1), 1.0, new_THW)
+    begins_T = cuts_T.clone()
+    begins_T[0] = True
+    new_THW = torch.where(begins_T.view(-1, 1, 1), 1.0, new_THW)
     y_HW, x_HW = torch.meshgrid(*(torch.arange(size, device=now.device) for size in grid), indexing="ij")
     whole = shift_THW2.float().div(FINE).round().long()
     y_THW = (y_HW + whole[..., 0]).clamp(0, grid[0] - 1)
     source_TN = (y_THW * grid[1] + (x_HW + whole[..., 1]).clamp(0, grid[1] - 1)).flatten(1)
-    first_1N = torch.arange(grid[0] * grid[1], device=now.device).unsqueeze(0)
-    new_THW = torch.cat([new_THW.new_ones(1, *grid), new_THW])
-    return Motion(torch.cat([first_1N, source_TN]).cpu(), new_THW.cpu(), F.pad(cuts_T, (1, 0)).cpu())
+    return Motion(source_TN.cpu(), new_THW.cpu(), cuts_T.cpu())
 
 
 def steady(worth_TN: Tensor, motion: Motion, decay: float) -> Tensor:

@@ -178,7 +178,7 @@ def joined(parts: Sequence[Any]) -> Any:
         first.last_hidden_state = torch.cat([first.last_hidden_state, other.last_hidden_state])
         if first.hidden_states is not None:
             states = zip(first.hidden_states, other.hidden_states, strict=True)
-            first.hidden_states = tuple(torch.cat(both) for both in states)
+            first.hidden_states = tuple(None if both[0] is None else torch.cat(both) for both in states)
     return first
 
 
