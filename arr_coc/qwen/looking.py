@@ -121,7 +121,7 @@ class Looker:
     def pixels(self, request: Request) -> list[Tensor]:
         """Each image `[3, h, w]` in [0, 1]: the originals if given, else rebuilt from the patches.
 
-        The frames of a clip, two by two `[2, 3, h, w]`, always are.
+        The frames of a clip, two by two `[2, 3, h, w]`, always are; large ones at half their size.
         """
         given, layout = request.original_image, request.layout
         pairs = []
@@ -129,7 +129,7 @@ class Looker:
             shown = list(zip(request.rows, layout.grids, strict=True))
             for one in shown[layout.images :]:
                 frames = [vision.unpatchify(*one, self.geometry, frame=frame) for frame in range(self.geometry.frames)]
-                pairs.append(torch.stack(frames))
+                pairs.append(vision.shrunk(torch.stack(frames)))
         if given is None:
             return [vision.unpatchify(*one, self.geometry) for one in shown[: layout.images]] + pairs
         several = given if isinstance(given, (list, tuple)) else [given]
@@ -233,7 +233,7 @@ class Looker:
         """
         if glance_BXHW is None and image_B3hw is not None:
             glance_BXHW = self._glance(image_B3hw, grid, stopwatch)
-        pictures = None if image_B3hw is None else still(image_B3hw)
+        pictures = None if image_B3hw is None else vision.still(image_B3hw)
         view = View(grid, question, pictures, visual_BND, glance_BXHW, image_R=image_R, **more)
         judgement = self.selector.judge(view, stopwatch)
         wanted, shape = (question.tokens_BLD.shape[0], *grid), tuple(judgement.balance.relevance_BHW.shape)
@@ -264,7 +264,7 @@ class Looker:
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
                 glance_BXHW = self._glance(some, grid, stopwatch)
-                return self.selector.see(still(some), grid, glance_BXHW, stopwatch)
+                return self.selector.see(vision.still(some), grid, glance_BXHW, stopwatch)
 
             keys, what = [shown.keys[n] for n in members], (grid, self.selector.name, weights_stamp(self.selector))
             more["pyramid"] = self.memory.pyramid(keys, what, self.config.texture_channels, see)
@@ -345,11 +345,6 @@ class Looker:
         images, soft, weights, grids = map(list, zip(*(chosen[n] for n in range(len(shown.grids))), strict=True))
         merges = any(weight is not None for weight in weights)
         return Choice([one.kept for one in images], soft, images, weights if merges else None, grids, shown)
-
-
-def still(image_B3hw: Tensor) -> Tensor:
-    """Images as they are; of pairs of frames `[B, 2, 3, h, w]`, what is in either, half as strong."""
-    return image_B3hw.mean(1) if image_B3hw.ndim == 5 else image_B3hw
 
 
 def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tensor | None, Grid]:
