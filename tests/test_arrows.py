@@ -207,7 +207,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 28_300, 190, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 28_900, 193, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -107,7 +107,7 @@ def test_every_timestamp_stays_and_what_is_kept_stands_where_it_stood(keep):
         assert (compact.input_ids == visual).sum() == max(keep, 3)  # each clip has at least one
 
 
-@pytest.mark.parametrize("selector", ["fixed", "look_twice", "arr_coc"])
+@pytest.mark.parametrize("selector", ["fixed", "look_twice", "arr_coc", "auto"])
 @torch.no_grad()
 def test_a_row_of_a_batch_equals_the_row_alone(selector):
     stock = tiny.stock()

@@ -133,7 +133,7 @@ class Chooser(nn.Module):
         )
         inputs: dict[str, Any] = {name: one for name, one in given.items() if name != "mm_token_type_ids"}
         request, why_whole = self._request(**inputs, keep=keep)
-        chosen = self.preparer(request).choose(request)
+        chosen = self.preparer().choose(request)
         say_small(chosen, why_whole)
         return [image for row in chosen for image in row]
 
@@ -233,23 +233,22 @@ class Chooser(nn.Module):
             return self.arr_coc_config.encoding
         return "dense" if self.selector.reads_tokens else "sparse"
 
-    def looker(self, selector: Selector | None = None) -> Looker:
+    def looker(self) -> Looker:
         """What chooses."""
-        own = (self.model, selector or self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
-        return Looker(*own, self.memory, self._pad_id, self.strict)
+        own = (self.model, self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
+        return Looker(*own, self.memory, self._pad_id, self.strict, self.clip_selector)
 
-    def preparer(self, request: Request | None = None) -> Preparer:
-        """What chooses, encodes and compacts.
-
-        Where a request shows clips and nobody named a selector, the model looks twice: a layer that learned from images
-        knows nothing of time, and finds less in clips.
-        """
-        shows_clips = request is not None and bool(request.layout.clips)
-        return Preparer(self.looker(self.clip_selector if shows_clips else None), self.encoding, self._pad_id)
+    def preparer(self) -> Preparer:
+        """What chooses, encodes and compacts."""
+        return Preparer(self.looker(), self.encoding, self._pad_id)
 
     @property
     def clip_selector(self) -> Selector:
-        """What chooses of clips."""
+        """What chooses where a sample shows a clip.
+
+        Where nobody named a selector, the model looks twice: a layer that learned from images knows nothing of time,
+        and finds less in clips.
+        """
         return self._for_clips.get(self.selector, self.selector).to(self.device)
 
     @property

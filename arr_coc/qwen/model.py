@@ -294,7 +294,7 @@ class ARRCOCQwen(Chooser, StockManners):
 
     def _prepare(self, *args: Any, **inputs: Any) -> Prepared:
         request, why_whole = self._request(*args, **inputs)
-        prepared = self.preparer(request)(request)
+        prepared = self.preparer()(request)
         say_small(prepared.images, why_whole)
         return prepared
 

@@ -9,7 +9,7 @@ side), N = H * W, D shifts that are tried, I images of all samples.
     moments    one budget: the cells that are worth most, in whichever moment
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -122,14 +122,14 @@ def worth_of(relevance_THW: Tensor, mass_T: Tensor) -> Tensor:
     return flat_TN * worth_T1 / flat_TN.sum(-1, keepdim=True).clamp(min=1e-12)
 
 
-def budgets(selector: Selector, layout: Layout, judged: Judged, keeps: Sequence[Keep]) -> Tensor:
+def budgets(selectors: Mapping[bool, Selector], layout: Layout, judged: Judged, keeps: Sequence[Keep]) -> Tensor:
     """Number of cells to keep of each image, then of each clip: the sample's budget, shared by relevance."""
     judgements = [judged[image] for image in range(len(layout.grids))]
     mass_I = torch.stack([judgement.mass_B[row] for judgement, row in judgements])
     automatic_I = None
     if "auto" in keeps:
-        different = {id(judgement): judgement for judgement, _ in judgements}
-        wanted = {name: selector.automatic_budget(judgement) for name, judgement in different.items()}
+        of = {id(judgement): (judgement, layout.is_played(image)) for image, (judgement, _) in judged.items()}
+        wanted = {name: selectors[played].automatic_budget(judgement) for name, (judgement, played) in of.items()}
         automatic_I = torch.stack([wanted[id(judgement)][row] for judgement, row in judgements])
     shown = [range(image, image + 1) for image in range(layout.images)] + layout.clips
 
@@ -139,17 +139,22 @@ def budgets(selector: Selector, layout: Layout, judged: Judged, keeps: Sequence[
     owners = [layout.sample_of[one.start] for one in shown]
     cells = [sum(layout.cells[one.start : one.stop]) for one in shown]
     automatic = None if automatic_I is None else summed(automatic_I)
-    return selector.allocator.shared_budgets(keeps, owners, cells, summed(mass_I), automatic)
+    return selectors[False].allocator.shared_budgets(keeps, owners, cells, summed(mass_I), automatic)
 
 
 def over_time(
-    selector: Selector, layout: Layout, judged: Judged, keeps: Sequence[Keep], pixels: Sequence[Tensor] | None
+    selectors: Mapping[bool, Selector],
+    layout: Layout,
+    judged: Judged,
+    keeps: Sequence[Keep],
+    pixels: Sequence[Tensor] | None,
 ) -> tuple[Tensor, Judged, set[int]]:
     """Number of cells to keep of each image, `[I]`; judgements in which clips go on from moment to moment; the cuts.
 
-    `pixels` are those of all images; without them, and for selectors without a sense of time, nothing is carried over.
+    `selectors` are who judged samples without clips, and with. `pixels` are those of all images; without them, and for
+    selectors without a sense of time, nothing is carried over.
     """
-    shared = budgets(selector, layout, judged, keeps)
+    shared, timing = budgets(selectors, layout, judged, keeps), selectors[True].timing
     found, cuts = [shared[: layout.images]], set[int]()
     anew = {id(judgement): _copied(judgement) for judgement, _ in judged.values()} if layout.clips else {}
     judged = {image: (anew.get(id(judgement), judgement), row) for image, (judgement, row) in judged.items()}
@@ -157,12 +162,12 @@ def over_time(
         rows, grid = [judged[image] for image in clip], layout.grids[clip.start]
         relevance_THW = torch.stack([judgement.balance.relevance_BHW[row] for judgement, row in rows])
         worth_TN = worth_of(relevance_THW, torch.stack([judgement.mass_B[row] for judgement, row in rows])).cpu()
-        if selector.timing is not None and pixels is not None:
+        if timing is not None and pixels is not None:
             samples = samples_of(torch.stack([pixels[image] for image in clip]), grid)
-            motion = follow(samples, selector.timing)
+            motion = follow(samples, timing)
             cuts |= {clip[t] for t in motion.cuts_T.nonzero().flatten().tolist()}
-            worth_TN = steady(worth_TN, motion, selector.timing.decay)
-            worth_TN = unseen(worth_TN, motion, selector.timing.repeated, k)
+            worth_TN = steady(worth_TN, motion, timing.decay)
+            worth_TN = unseen(worth_TN, motion, timing.repeated, k)
             stretched_TN = worth_TN / worth_TN.amax(1, keepdim=True).clamp(min=1e-12)
             for (judgement, row), relevance_HW, own_N in zip(rows, relevance_THW, stretched_TN, strict=True):
                 judgement.balance.relevance_BHW[row] = own_N.view(grid).to(relevance_HW) * relevance_HW.max()
