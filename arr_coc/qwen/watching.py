@@ -35,7 +35,7 @@ class Moment:
     cut: bool  # whether another scene began with it
 
 
-class Watcher:
+class Onlooker:
     """What is seen so far for one question; made by `ARRCOCQwen.watch`, whose model is the `owner`."""
 
     def __init__(self, owner: Any, question: str, keep: Any, fps: float, window: int, system: str) -> None:
