@@ -65,6 +65,7 @@ QWEN = (
     {"looking"},
     {"eager", "graphs", "tuned", "dropin"},
     {"chooser"},
+    {"watching"},
     {"model", "batched"},
 )
 # Inside other rooms: which sub-room imports which.

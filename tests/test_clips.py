@@ -5,13 +5,19 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_qwen_equality import close, masked_vit_features, set_encoding
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 
+from arr_coc.config import Timing
 from arr_coc.images.clips import Clip
 from arr_coc.images.reader import byte_tensor
 from arr_coc.qwen import vision
+from arr_coc.qwen.moving import follow, moments, samples_of, steady, unseen
 from arr_coc.qwen.processor import Conversation
+from arr_coc.qwen.request import Hints
+from arr_coc.selectors import SELECTORS
 
 NEW = {"max_new_tokens": 24, "do_sample": False}
 
@@ -101,7 +107,7 @@ def test_every_timestamp_stays_and_what_is_kept_stands_where_it_stood(keep):
         assert (compact.input_ids == visual).sum() == max(keep, 3)  # each clip has at least one
 
 
-@pytest.mark.parametrize("selector", ["fixed", "look_twice", "arr_coc"])
+@pytest.mark.parametrize("selector", ["fixed", "look_twice", "arr_coc", "auto"])
 @torch.no_grad()
 def test_a_row_of_a_batch_equals_the_row_alone(selector):
     stock = tiny.stock()
@@ -113,6 +119,20 @@ def test_a_row_of_a_batch_equals_the_row_alone(selector):
         assert close(together.logits[row, -1], alone.logits[0, -1])
         for mine, its in zip(together.arr_coc.images[row], alone.arr_coc.images[0], strict=True):
             assert torch.equal(mine.kept, its.kept)
+
+
+@pytest.mark.parametrize("name", sorted(set(SELECTORS) - {"arr_coc", "look_twice"}))
+@torch.no_grad()
+def test_every_selector_chooses_of_a_clip_also_where_moments_keep_nothing(name):
+    ours, inputs = tiny.wrapped(tiny.stock(), selector=name), tiny.inputs(MIXED)
+    ours.strict = True
+    hints = Hints([[(0.0, 0.0, 0.3, 0.3)]] * 4)
+    for keep in (3, 0.3):
+        output = ours(**inputs, keep=keep, hints=hints, output_arr_coc_info=True)
+        images = output.arr_coc.images[0]
+        kept, total = sum(one.tokens_kept for one in images), sum(one.tokens_total for one in images)
+        assert kept == (3 if keep == 3 else round(0.3 * total)) or ours.selector.resizes
+        assert output.logits.isfinite().all()
 
 
 @torch.no_grad()
@@ -156,3 +176,94 @@ def test_the_stock_model_takes_clips_apart_as_we_do():
     apart = torch.tensor([[1, 4, 6]] * 3)
     found = [Qwen3VLModel.get_rope_index(tiny.stock().model, ids, types, None, one)[0] for one in (grid, apart)]
     assert torch.equal(*found)
+
+
+# ---------------------------------------------------------------- over time
+
+
+def scene(*bars: int, frames: int = 2, cells: int = 4) -> torch.Tensor:
+    """Moments of grey with a bright square whose left edge is in that column; -1: none. `[T, F, 3, h, w]`."""
+    made = torch.full((len(bars), frames, 3, 32 * cells, 32 * cells), 0.2)
+    for moment, left in zip(made, bars, strict=True):
+        if left >= 0:
+            moment[..., 32:64, left : left + 32] = torch.tensor([0.9, 0.5, 0.1]).view(3, 1, 1)
+    return made
+
+
+def motion_of(frames: torch.Tensor, **how: float):
+    return follow(samples_of(frames, (4, 4)), replace(Timing(), **how))
+
+
+def test_what_stands_still_is_not_new_and_what_comes_is():
+    motion = motion_of(scene(-1, 32, 32, -1))
+    assert motion.new_THW[0].eq(1).all()  # all begins
+    assert motion.new_THW[1, 1].tolist() == [0, 1, 0, 0]
+    assert motion.new_THW[2].eq(0).all()
+    assert motion.new_THW[3, 1, 1] == 1  # it is gone
+    assert not motion.cuts_T.any()
+
+
+def test_what_moves_is_followed_and_counts_as_new_as_far_as_it_moves():
+    motion = motion_of(scene(0, 32))
+    assert motion.source_TN[1].view(4, 4)[1, 1] == 4  # where it was
+    assert motion.new_THW[1, 1, 1] == 1
+    assert motion_of(scene(0, 32), motion=0.0).new_THW[1, 1, 1] == 0
+
+
+def test_a_camera_that_pans_makes_nothing_new_but_what_comes_into_view():
+    wide = torch.rand(3, 128, 400, generator=torch.Generator().manual_seed(0))
+    wide = torch.nn.functional.avg_pool2d(wide, 9, stride=1, padding=4)
+    frames = torch.stack([wide[:, :, 16 * t : 16 * t + 128] for t in range(6)]).unsqueeze(1).expand(-1, 2, -1, -1, -1)
+    motion = motion_of(frames)
+    assert not motion.cuts_T.any()
+    assert motion.new_THW[1:, :, :3].mean() < 0.2
+
+
+def test_a_cut_is_found_and_nothing_is_carried_over_it():
+    noise = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    noise = noise.repeat_interleave(16, 2).repeat_interleave(16, 3).unsqueeze(1)
+    frames = torch.cat([noise[:1].expand(2, 2, -1, -1, -1), noise[1:].expand(2, 2, -1, -1, -1)])
+    motion = motion_of(frames)
+    assert motion.cuts_T.tolist() == [False, False, True, False]
+    worth = torch.zeros(4, 16)
+    worth[0, 3] = 1.0
+    carried = steady(worth, motion, 0.5)
+    assert carried[:, 3].tolist() == [1.0, 0.5, 0.0, 0.0]
+
+
+def test_what_was_kept_is_worth_less_until_it_changes():
+    worth = torch.zeros(4, 16)
+    worth[:, 5] = 1.0
+    still = motion_of(scene(32, 32, 32, 32))
+    assert unseen(worth, still, 0.25, 2)[:, 5].tolist() == [1.0, 0.25, 0.25, 0.25]
+    assert unseen(worth, motion_of(scene(32, 32, -1, 32)), 0.25, 2)[:, 5].tolist() == [1.0, 0.25, 1.0, 1.0]
+    assert unseen(worth, still, 1.0, 2)[:, 5].eq(1).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.integers(1, 6), side=st.integers(1, 5), k=st.integers(1, 200), seed=st.integers(0, 99))
+def test_a_clip_keeps_exactly_its_budget(steps, side, k, seed):
+    worth = torch.rand(steps, side * side, generator=torch.Generator().manual_seed(seed)).round(decimals=1)
+    assert int(moments(worth, side, k).sum()) == min(k, worth.numel())
+
+
+@torch.no_grad()
+def test_watching_holds_so_many_moments_and_forgets_what_is_worth_least():
+    ours = fixed(tiny.stock())
+    watcher = ours.watch("what moves?", keep=0.5, window=4)
+    with pytest.raises(ValueError, match="nothing was seen yet"):
+        watcher.answer()
+    still, other = tiny.picture(64, 64, 1), tiny.picture(64, 64, 2)
+    seen = list(watcher.follow([still] * 12 + [other] * 2 + [still] * 12))
+    assert [one.seconds for one in seen][:2] == [(0.0, 0.5), (1.0, 1.5)]
+    assert [one.cut for one in seen] == [n in (6, 7) for n in range(13)]
+    assert len(watcher.held) == 4
+    begun = [(0.0, 0.5), (6.0, 6.5), (7.0, 7.5)]  # what happened once is not forgotten, what goes on and on is
+    assert [one.seconds for one in watcher.held][:3] == begun
+    assert watcher.held[-1] is seen[-1]
+    watcher.see(other)
+    answer = watcher.answer(max_new_tokens=3)
+    assert [one.seconds for one in answer.selection] == sorted(one.seconds for one in answer.selection)
+    assert len(answer.selection) == 5
+    with pytest.raises(ValueError, match="window=1"):
+        ours.watch("what moves?", window=1)

@@ -73,8 +73,11 @@ def test_texts_and_images_keep_their_places_and_roles():
 
 
 def test_other_media_are_refused():
-    with pytest.raises(ValueError, match="not video: choose another task"):
-        read_chat([{"role": "user", "content": [{"type": "video", "url": "film.mp4"}]}])
+    with pytest.raises(ValueError, match="not audio: choose another task"):
+        read_chat([{"role": "user", "content": [{"type": "audio", "url": "film.mp3"}]}])
+
+
+FILM = {"type": "video", "url": [tiny.picture(64, 64, seed) for seed in range(4)]}
 
 
 def test_chats_with_two_one_and_no_images_are_answered_together_as_alone():
@@ -83,13 +86,14 @@ def test_chats_with_two_one_and_no_images_are_answered_together_as_alone():
         read_chat(user(tiny.picture(), tiny.picture(96, 96, seed=1), "which is larger?")),
         read_chat(user("and without a picture?")),
         read_chat(user(tiny.picture(seed=2), "what?")),
+        read_chat([{"role": "user", "content": [FILM, {"type": "text", "text": "what moves?"}]}]),
     ]
     together = answer_chats(owner, chats, GREEDY)
     assert together == [answer_chats(owner, [chat], GREEDY)[0] for chat in chats]
-    assert [reply.visual_total for reply in together] == [20 + 9, 0, 20]
-    assert [reply.visual_kept for reply in together] == [round(0.5 * 29), 0, 10]
-    assert [reply.new_tokens for reply in together] == [5, 5, 5]
-    assert len({reply.text for reply in together}) == 3
+    assert [reply.visual_total for reply in together] == [20 + 9, 0, 20, 8]
+    assert [reply.visual_kept for reply in together] == [round(0.5 * 29), 0, 10, 4]
+    assert [reply.new_tokens for reply in together] == [5, 5, 5, 5]
+    assert len({reply.text for reply in together}) == 4
 
 
 # ---------------------------------------------------------------- options

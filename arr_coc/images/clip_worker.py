@@ -106,7 +106,7 @@ def video(wanted: dict[str, Any]) -> tuple[int, Iterator[Sent]]:
     av.logging.set_level(av.logging.PANIC)
     # As an open file, with no way to open others: a list of streams would name files of this machine.
     file = open(wanted["path"], "rb")  # noqa: SIM115  (as long as this process)
-    container = av.open(file, "r", metadata_errors="ignore", options={"protocol_whitelist": "pipe"})
+    container: Any = av.open(file, metadata_errors="ignore", options={"protocol_whitelist": "pipe"})
     if not container.streams.video:
         raise Unreadable("there is no video in it")
     stream = container.streams.video[0]

@@ -69,7 +69,8 @@ class ARRCOC(lmms):
             _, doc_to_messages, _, doc_id, task, split = request.args
             chats.append(read_chat(doc_to_messages(self.task_dict[task][split][doc_id])))
         keywords, until = read_generation(requests[0].args[2])
-        replies = answer_chats(self.owner, chats, keywords)
+        sampling = {"fps": self.options.fps, "frames": self.options.max_num_frames}
+        replies = answer_chats(self.owner, chats, keywords, **sampling)
         texts = [cut_at(reply.text, until) for reply in replies]
         for request, text in zip(requests, texts, strict=True):
             self.cache_hook.add_partial("generate_until", (request.args[0], request.args[2]), text)

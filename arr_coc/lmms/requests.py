@@ -4,15 +4,17 @@ B chats of a batch, T new tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from PIL import Image
 
 from arr_coc.config import Keep, check_generation, check_keep
+from arr_coc.images.clips import read_clip
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import eager
+from arr_coc.qwen.clips import ClipForm, clip_features
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import image_features, left_padded, render
 
@@ -30,12 +32,14 @@ class Options:
     encoding: str | None = None
     dtype: str = "auto"
     device: str | None = None
+    fps: float | None = None  # of videos, frames of a second that are looked at; None: 2
+    max_num_frames: int | None = None  # in place of it, so many frames
     batch_size: int = 1
 
 
 def read_options(given: Mapping[str, Any]) -> Options:
     """Checked options from keywords as lmms-eval hands them over."""
-    known = [field.name for field in fields(Options)]
+    known = [one.name for one in fields(Options)]
     wanted = {name: value for name, value in given.items() if value is not None and name != "max_batch_size"}
     if unknown := [name for name in wanted if name not in known]:
         raise ValueError(f"arr_coc has no option {unknown[0]!r}: it has {', '.join(known)}")
@@ -67,10 +71,11 @@ def cut_at(text: str, until: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """Messages for the chat template, and their images in the order of their places."""
+    """Messages for the chat template, and their images and videos in the order of their places."""
 
     messages: list[dict[str, Any]]
     images: list[Image.Image]
+    videos: list[Any] = field(default_factory=list)  # files, or frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +89,10 @@ class Reply:
 
 
 def read_chat(messages: Sequence[dict[str, Any]]) -> Dialogue:
-    """Check a task's messages: text and images, as many and wherever it likes, system messages included."""
+    """Check a task's messages: text, images and videos, as many and wherever it likes, system messages included."""
     read: list[dict[str, Any]] = []
     images: list[Image.Image] = []
+    videos: list[Any] = []
     for message in messages:
         parts = message["content"]
         if isinstance(parts, str):
@@ -98,30 +104,44 @@ def read_chat(messages: Sequence[dict[str, Any]]) -> Dialogue:
             elif part["type"] == "image":
                 content.append({"type": "image"})
                 images.append(read_image(part["url"]))
+            elif part["type"] == "video":
+                content.append({"type": "video"})
+                videos.append(part["url"])
             else:
-                raise ValueError(f"arr_coc answers about text and images, not {part['type']}: choose another task")
+                says = f"arr_coc answers about text, images and videos, not {part['type']}"
+                raise ValueError(f"{says}: choose another task")
         read.append({"role": message["role"], "content": content})
-    return Dialogue(read, images)
+    return Dialogue(read, images, videos)
 
 
-def encode_chats(processor: Any, chats: Sequence[Dialogue]) -> dict[str, Any]:
+def encode_chats(
+    processor: Any, chats: Sequence[Dialogue], fps: float | None = None, frames: int | None = None
+) -> dict[str, Any]:
     """Inputs of a left-padded batch by the stock chat template; what a task's texts say stays text."""
     images = [image for chat in chats for image in chat.images]
     inputs: dict[str, Any] = image_features(processor, images) if images else {}
     grids = inputs.get("image_grid_thw", torch.zeros(0, 3, dtype=torch.long))
     counts = iter((grids.prod(-1) // processor.image_processor.merge_size**2).tolist())
-    rows = [[one for ids, _ in render(processor, chat.messages, counts, True) for one in ids] for chat in chats]
+    texts: list[str] = []
+    fit = ClipForm.of(processor).fit
+    if clips := [read_clip(one, fit, fps, frames) for chat in chats for one in chat.videos]:
+        seen, texts = clip_features(processor, clips)
+        inputs |= seen
+    marks = counts, iter(texts)
+    rows = [[one for ids, _ in render(processor, chat.messages, marks, True) for one in ids] for chat in chats]
     padded = left_padded([(row, [0] * len(row)) for row in rows], processor.tokenizer.pad_token_id or 0)
     return inputs | {name: padded[name] for name in ("input_ids", "attention_mask")}
 
 
 @torch.no_grad()
-def answer_chats(owner: ARRCOCQwen, chats: Sequence[Dialogue], keywords: dict[str, Any]) -> list[Reply]:
-    """Answer chats together; those without images go along. `keywords` are generate's."""
-    inputs = encode_chats(owner.processor, chats)
+def answer_chats(
+    owner: ARRCOCQwen, chats: Sequence[Dialogue], keywords: dict[str, Any], **sampling: float | int | None
+) -> list[Reply]:
+    """Answer chats together; those without images go along. `keywords` are generate's, `sampling` that of videos."""
+    inputs = encode_chats(owner.processor, chats, **sampling)  # type: ignore[arg-type]
     prompt = inputs["input_ids"]
     tokens = [(0, 0)] * len(chats)
-    if "pixel_values" in inputs:
+    if "pixel_values" in inputs or "pixel_values_videos" in inputs:
         prepared = owner.prepare(**inputs)
         output = eager.generate(owner.model, prompt, prepared, None, **keywords)
         tokens = [

@@ -24,6 +24,7 @@ class ImageSelection:
     periphery: tuple[int, int] | None = None  # cells of the small copy that the language model saw as well
     is_fallback: bool = False  # whether all was kept because choosing went wrong
     covered: Tensor | None = None  # [K] bool beside `kept`: kept for even coverage, not for relevance; None: none was
+    mass: Tensor | None = None  # what all of its relevance is worth among the images of a prompt
     clip: int | None = None  # the clip that this pair of frames is of; None: it is an image
     seconds: float | None = None  # when it is, from the clip's start, where that is known
     cut: bool = False  # whether another scene begins with it

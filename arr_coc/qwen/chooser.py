@@ -34,6 +34,7 @@ from arr_coc.selectors import Selector, make_selector
 logger = logging.getLogger(__name__)
 
 Images = ImageLike | Clip | Sequence[ImageLike | Clip]
+FOR_CLIPS = {"information": 0.5}  # in a clip, detail tells less of what matters: 2 points at 5 % of drawn clips
 History = Sequence[tuple[str, str]]
 
 
@@ -67,8 +68,8 @@ class Chooser(nn.Module):
         self.selector = made.to(model.device)
         # What chooses of clips where nobody named a selector; no module of this one, so that its weights are no part.
         self._for_clips: dict[Selector, Selector] = {}
-        if selector == "auto" and self.arr_coc_config.trained:
-            self._for_clips[made] = make_selector("look_twice", self.arr_coc_config, self.layer)
+        if selector == "auto":
+            self._for_clips[made] = make_selector("look_twice", self.arr_coc_config, self.layer, **FOR_CLIPS)
         self.keep = check_keep(keep)
         self.processor = processor
         self.geometry = Geometry.of(model.config.vision_config, processor)
@@ -134,7 +135,7 @@ class Chooser(nn.Module):
         )
         inputs: dict[str, Any] = {name: one for name, one in given.items() if name != "mm_token_type_ids"}
         request, why_whole = self._request(**inputs, keep=keep)
-        chosen = self.preparer(request).choose(request)
+        chosen = self.preparer().choose(request)
         say_small(chosen, why_whole)
         return [image for row in chosen for image in row]
 
@@ -234,19 +235,23 @@ class Chooser(nn.Module):
             return self.arr_coc_config.encoding
         return "dense" if self.selector.reads_tokens else "sparse"
 
-    def looker(self, selector: Selector | None = None) -> Looker:
+    def looker(self) -> Looker:
         """What chooses."""
-        own = (self.model, selector or self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
-        return Looker(*own, self.memory, self._pad_id, self.strict)
+        own = (self.model, self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
+        return Looker(*own, self.memory, self._pad_id, self.strict, self.clip_selector)
 
-    def preparer(self, request: Request | None = None) -> Preparer:
-        """What chooses, encodes and compacts.
+    def preparer(self) -> Preparer:
+        """What chooses, encodes and compacts."""
+        return Preparer(self.looker(), self.encoding, self._pad_id)
 
-        Where a request shows clips and nobody named a selector, the model looks twice: a layer that learned from images
-        knows nothing of time, and finds less in clips.
+    @property
+    def clip_selector(self) -> Selector:
+        """What chooses where a sample shows a clip.
+
+        Where nobody named a selector, the model looks twice: a layer that learned from images knows nothing of time,
+        and finds less in clips.
         """
-        other = self._for_clips.get(self.selector) if request is not None and request.layout.clips else None
-        return Preparer(self.looker(None if other is None else other.to(self.device)), self.encoding, self._pad_id)
+        return self._for_clips.get(self.selector, self.selector).to(self.device)
 
     @property
     def notices(self) -> list[str]:

@@ -159,10 +159,15 @@ class Preparer:
         return begun_alike(prefixes, short.input_ids, short.attention_mask, short.position_ids[1:])
 
     def _context(self, request: Request, choice: Choice) -> list[vision.Context | None] | None:
-        """Small copies for the windows of each image to attend to; None for an image that is there as a whole."""
+        """Small copies for the windows of each image to attend to; None for an image that is there as a whole.
+
+        Moments of a clip do without: so many copies would cost more than the windows, and tell them nothing new.
+        """
         if choice.shown is None:
             return None
-        grids = [self.looker.context_grid(image.grid, image.cells_kept) for image in choice.images]
+        images = choice.images[: request.layout.images]
+        grids = [self.looker.context_grid(image.grid, image.cells_kept) for image in images]
+        grids += [None] * (len(choice.images) - len(images))
         geometry, pixels = self.looker.geometry, self._pixels(request, choice.shown)
         return [
             None if small is None else (small, vision.glance_rows(picture.unsqueeze(0), small, geometry)[0])

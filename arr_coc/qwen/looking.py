@@ -52,12 +52,12 @@ class Shown:
     first: FirstSeen | None = None  # what came of the selector's first look, if it has one
     keys: Sequence[Hashable] | None = None  # what each image is known by; None where nothing is remembered of them
 
-    def groups(self) -> dict[tuple[Grid, tuple[int, ...]], list[int]]:
-        """Numbers of the images that can be judged together: one grid, one size in pixels."""
-        found: dict[tuple[Grid, tuple[int, ...]], list[int]] = {}
+    def groups(self, layout: Layout) -> dict[tuple[Any, ...], list[int]]:
+        """Numbers of the images that can be judged together: one grid, one size in pixels, all beside clips or none."""
+        found: dict[tuple[Any, ...], list[int]] = {}
         for image, grid in enumerate(self.grids):
             size = () if self.pixels is None else tuple(self.pixels[image].shape)
-            found.setdefault((grid, size), []).append(image)
+            found.setdefault((grid, layout.is_played(image), size), []).append(image)
         return found
 
 
@@ -97,6 +97,7 @@ class Looker:
     memory: Memory = field(default_factory=lambda: Memory(0))  # what was seen of images before; by default, nothing
     pad_id: int = 0
     raises: bool = False  # let errors of choosing through, and nothing else of `strict`
+    for_clips: Selector | None = None  # what chooses where a sample shows a clip; None: the same
 
     # ---------------------------------------------------------------- what is shown
 
@@ -121,7 +122,7 @@ class Looker:
     def pixels(self, request: Request) -> list[Tensor]:
         """Each image `[3, h, w]` in [0, 1]: the originals if given, else rebuilt from the patches.
 
-        The frames of a clip, two by two `[2, 3, h, w]`, always are.
+        The frames of a clip, two by two `[2, 3, h, w]`, always are; large ones at half their size.
         """
         given, layout = request.original_image, request.layout
         pairs = []
@@ -129,7 +130,7 @@ class Looker:
             shown = list(zip(request.rows, layout.grids, strict=True))
             for one in shown[layout.images :]:
                 frames = [vision.unpatchify(*one, self.geometry, frame=frame) for frame in range(self.geometry.frames)]
-                pairs.append(torch.stack(frames))
+                pairs.append(vision.shrunk(torch.stack(frames)))
         if given is None:
             return [vision.unpatchify(*one, self.geometry) for one in shown[: layout.images]] + pairs
         several = given if isinstance(given, (list, tuple)) else [given]
@@ -188,6 +189,10 @@ class Looker:
         pairs = request.rows[request.layout.images :] if request.layout.clips else []
         return self.memory.keys([*(given if isinstance(given, (list, tuple)) else [given]), *pairs], self.model.model)
 
+    def over_clips(self) -> "Looker":
+        """What looks at samples that show a clip."""
+        return self if self.for_clips is None else replace(self, selector=self.for_clips, for_clips=None)
+
     def first_looker(self) -> FirstLooker:
         """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
         settings = self.selector.first_look or FirstLook()
@@ -233,7 +238,7 @@ class Looker:
         """
         if glance_BXHW is None and image_B3hw is not None:
             glance_BXHW = self._glance(image_B3hw, grid, stopwatch)
-        pictures = None if image_B3hw is None else still(image_B3hw)
+        pictures = None if image_B3hw is None else vision.still(image_B3hw)
         view = View(grid, question, pictures, visual_BND, glance_BXHW, image_R=image_R, **more)
         judgement = self.selector.judge(view, stopwatch)
         wanted, shape = (question.tokens_BLD.shape[0], *grid), tuple(judgement.balance.relevance_BHW.shape)
@@ -264,7 +269,7 @@ class Looker:
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
                 glance_BXHW = self._glance(some, grid, stopwatch)
-                return self.selector.see(still(some), grid, glance_BXHW, stopwatch)
+                return self.selector.see(vision.still(some), grid, glance_BXHW, stopwatch)
 
             keys, what = [shown.keys[n] for n in members], (grid, self.selector.name, weights_stamp(self.selector))
             more["pyramid"] = self.memory.pyramid(keys, what, self.config.texture_channels, see)
@@ -292,10 +297,11 @@ class Looker:
             question = self.question_of(request)
         shown = self.show(request, features, begun, stopwatch)
         try:
-            if self.selector.first_look is not None:
+            looker = self.over_clips() if request.layout.clips else self
+            if looker.selector.first_look is not None:
                 assert shown.pixels is not None
                 with stopwatch.part("first look"):
-                    seen = self.first_looker().look(request, shown.pixels, keys=shown.keys)
+                    seen = looker.first_looker().look(request, shown.pixels, keys=shown.keys)
                     shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, first=seen)
             return self._choose(shown, question, request.layout, keeps, stopwatch, foveated)
         except Exception as error:
@@ -314,24 +320,25 @@ class Looker:
         stopwatch: Stopwatch,
         foveated: bool,
     ) -> Choice:
-        groups = shown.groups()
+        groups, lookers = shown.groups(layout), {False: self, True: self.over_clips()}
         judged: dict[int, tuple[Judgement, int]] = {}
-        for (grid, _), members in groups.items():
+        for (grid, played, _), members in groups.items():
             samples = [layout.sample_of[image] for image in members]
             asked = QuestionTokens(question.tokens_BLD[samples], question.mask_BL[samples])
-            judgement = self._judge_group(shown, grid, members, asked, stopwatch)
+            judgement = lookers[played]._judge_group(shown, grid, members, asked, stopwatch)
             judged |= {image: (judgement, row) for row, image in enumerate(members)}
         with stopwatch.part("attending"):
-            k_I, judged, cuts = over_time(self.selector, layout, judged, keeps, shown.pixels)
+            selectors = {played: looker.selector for played, looker in lookers.items()}
+            k_I, judged, cuts = over_time(selectors, layout, judged, keeps, shown.pixels)
             chosen: dict[int, tuple[ImageSelection, Tensor, Tensor | None, Grid]] = {}
-            for (grid, _), members in groups.items():
+            for (grid, played, _), members in groups.items():
                 judgement, _ = judged[members[0]]
                 k_B = k_I[members]
                 beside: list[Grid | None] = [None] * len(members)
                 if foveated and members[0] < layout.images:
                     beside, windows = self.beside(grid, k_B.tolist())
                     k_B = k_B.new_tensor(windows)
-                allocation = self.selector.choose(judgement, k_B)
+                allocation = selectors[played].choose(judgement, k_B)
                 for row, image in enumerate(members):
                     kept = allocation.keep_BHW[row].flatten().nonzero().squeeze(-1)
                     whole = kept.shape[0] == grid[0] * grid[1]  # as where scores cannot be trusted
@@ -345,11 +352,6 @@ class Looker:
         images, soft, weights, grids = map(list, zip(*(chosen[n] for n in range(len(shown.grids))), strict=True))
         merges = any(weight is not None for weight in weights)
         return Choice([one.kept for one in images], soft, images, weights if merges else None, grids, shown)
-
-
-def still(image_B3hw: Tensor) -> Tensor:
-    """Images as they are; of pairs of frames `[B, 2, 3, h, w]`, what is in either, half as strong."""
-    return image_B3hw.mean(1) if image_B3hw.ndim == 5 else image_B3hw
 
 
 def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tensor | None, Grid]:
@@ -387,6 +389,7 @@ def explain(
         reason=strategy[1],
         is_fallback=is_fallback,
         covered=None if covered_K is None else covered_K.clone(),
+        mass=judgement.mass_B[row].detach(),
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.config import ARRCOCConfig, Keep, check_generation, check_keep, check_keeps
+from arr_coc.images.clips import FPS, check_sampling
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
 from arr_coc.qwen.adapting import has_adapters, merged_weights
@@ -28,10 +29,12 @@ from arr_coc.qwen.graphs.layout import NotFast
 from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
 from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve, travelling
+from arr_coc.qwen.processor import check_question
 from arr_coc.qwen.request import Hints, refuse_cache, refuse_placeholders, refuse_positions
 from arr_coc.qwen.storage import is_as_saved, save_adapter, save_whole
 from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
+from arr_coc.qwen.watching import WINDOW, Onlooker
 from arr_coc.selectors import Selector
 
 
@@ -178,6 +181,18 @@ class ARRCOCQwen(Chooser, StockManners):
 
         return stream_text(self.processor.tokenizer, run)
 
+    def watch(
+        self, question: str, *, keep: Any = None, fps: float = FPS, window: int = WINDOW, system: str = ""
+    ) -> Onlooker:
+        """Frames one by one, and the answer whenever it is wanted: `see(frame)`, `answer()`.
+
+        `window` pairs of frames are held, those that are worth most for the question; memory does not grow beyond.
+        """
+        check_question(question, (), system)
+        check_keep(self.keep if keep is None else keep)
+        check_sampling(fps, None)
+        return Onlooker(self, question, self.keep if keep is None else keep, fps, window, system)
+
     # ---------------------------------------------------------------- the stock model's own methods
 
     def forward(
@@ -284,7 +299,7 @@ class ARRCOCQwen(Chooser, StockManners):
 
     def _prepare(self, *args: Any, **inputs: Any) -> Prepared:
         request, why_whole = self._request(*args, **inputs)
-        prepared = self.preparer(request)(request)
+        prepared = self.preparer()(request)
         say_small(prepared.images, why_whole)
         return prepared
 

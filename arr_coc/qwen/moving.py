@@ -9,7 +9,7 @@ side), N = H * W, D shifts that are tried, I images of all samples.
     moments    one budget: the cells that are worth most, in whichever moment
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,9 +48,10 @@ def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
 
     What is found nowhere is new; what moved against the rest of the picture is, as far as it moved.
     """
-    steps, _, _, height, width = samples_TF3hw.shape
+    height, width = samples_TF3hw.shape[-2:]
     grid = (height // FINE, width // FINE)
-    now, before = samples_TF3hw[1:, 0], samples_TF3hw[:-1, -1]
+    now = samples_TF3hw[:, 0]
+    before = torch.cat([now[:1], samples_TF3hw[:-1, -1]])
     wide = F.pad(before, (REACH,) * 4, mode="replicate")
     shifts = [(y, x) for y in range(-REACH, REACH + 1) for x in range(-REACH, REACH + 1)]
     shifts.sort(key=lambda one: one[0] ** 2 + one[1] ** 2)  # among equals, what moved least
@@ -58,22 +59,20 @@ def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
     for y, x in shifts:
         moved = wide[..., REACH + y : REACH + y + height, REACH + x : REACH + x + width]
         found.append(F.avg_pool2d((now - moved).abs().mean(1), FINE))
-    apart_THW, best_THW = torch.stack(found, 1).min(1) if steps > 1 else (now.new_zeros(0, *grid), None)
-    shift_D2 = torch.tensor(shifts, device=now.device)
-    shift_THW2 = shift_D2[best_THW] if best_THW is not None else shift_D2.new_zeros(0, *grid, 2)
-    camera_T2 = shift_THW2.flatten(1, 2).median(1).values if steps > 1 else shift_D2.new_zeros(0, 2)
+    apart_THW, best_THW = torch.stack(found, 1).min(1)
+    shift_THW2 = torch.tensor(shifts, device=now.device)[best_THW]
+    camera_T2 = shift_THW2.flatten(1, 2).median(1).values
     own_THW = (shift_THW2 - camera_T2[:, None, None]).abs().amax(-1) / FINE
-    changed_THW = (apart_THW / timing.change).clamp(max=1)
+    new_THW = torch.maximum(apart_THW / timing.change, timing.motion * own_THW).clamp(max=1)
     cuts_T = (apart_THW > timing.change).float().flatten(1).mean(1) >= timing.cut
-    new_THW = torch.maximum(changed_THW, (timing.motion * own_THW).clamp(max=1))
-    new_THW = torch.where(cuts_T.view(-1, 1, 1), 1.0, new_THW)
+    begins_T = cuts_T.clone()
+    begins_T[0] = True
+    new_THW = torch.where(begins_T.view(-1, 1, 1), 1.0, new_THW)
     y_HW, x_HW = torch.meshgrid(*(torch.arange(size, device=now.device) for size in grid), indexing="ij")
     whole = shift_THW2.float().div(FINE).round().long()
     y_THW = (y_HW + whole[..., 0]).clamp(0, grid[0] - 1)
     source_TN = (y_THW * grid[1] + (x_HW + whole[..., 1]).clamp(0, grid[1] - 1)).flatten(1)
-    first_1N = torch.arange(grid[0] * grid[1], device=now.device).unsqueeze(0)
-    new_THW = torch.cat([new_THW.new_ones(1, *grid), new_THW])
-    return Motion(torch.cat([first_1N, source_TN]).cpu(), new_THW.cpu(), F.pad(cuts_T, (1, 0)).cpu())
+    return Motion(source_TN.cpu(), new_THW.cpu(), cuts_T.cpu())
 
 
 def steady(worth_TN: Tensor, motion: Motion, decay: float) -> Tensor:
@@ -123,14 +122,14 @@ def worth_of(relevance_THW: Tensor, mass_T: Tensor) -> Tensor:
     return flat_TN * worth_T1 / flat_TN.sum(-1, keepdim=True).clamp(min=1e-12)
 
 
-def budgets(selector: Selector, layout: Layout, judged: Judged, keeps: Sequence[Keep]) -> Tensor:
+def budgets(selectors: Mapping[bool, Selector], layout: Layout, judged: Judged, keeps: Sequence[Keep]) -> Tensor:
     """Number of cells to keep of each image, then of each clip: the sample's budget, shared by relevance."""
     judgements = [judged[image] for image in range(len(layout.grids))]
     mass_I = torch.stack([judgement.mass_B[row] for judgement, row in judgements])
     automatic_I = None
     if "auto" in keeps:
-        different = {id(judgement): judgement for judgement, _ in judgements}
-        wanted = {name: selector.automatic_budget(judgement) for name, judgement in different.items()}
+        of = {id(judgement): (judgement, layout.is_played(image)) for image, (judgement, _) in judged.items()}
+        wanted = {name: selectors[played].automatic_budget(judgement) for name, (judgement, played) in of.items()}
         automatic_I = torch.stack([wanted[id(judgement)][row] for judgement, row in judgements])
     shown = [range(image, image + 1) for image in range(layout.images)] + layout.clips
 
@@ -140,17 +139,22 @@ def budgets(selector: Selector, layout: Layout, judged: Judged, keeps: Sequence[
     owners = [layout.sample_of[one.start] for one in shown]
     cells = [sum(layout.cells[one.start : one.stop]) for one in shown]
     automatic = None if automatic_I is None else summed(automatic_I)
-    return selector.allocator.shared_budgets(keeps, owners, cells, summed(mass_I), automatic)
+    return selectors[False].allocator.shared_budgets(keeps, owners, cells, summed(mass_I), automatic)
 
 
 def over_time(
-    selector: Selector, layout: Layout, judged: Judged, keeps: Sequence[Keep], pixels: Sequence[Tensor] | None
+    selectors: Mapping[bool, Selector],
+    layout: Layout,
+    judged: Judged,
+    keeps: Sequence[Keep],
+    pixels: Sequence[Tensor] | None,
 ) -> tuple[Tensor, Judged, set[int]]:
     """Number of cells to keep of each image, `[I]`; judgements in which clips go on from moment to moment; the cuts.
 
-    `pixels` are those of all images; without them, and for selectors without a sense of time, nothing is carried over.
+    `selectors` are who judged samples without clips, and with. `pixels` are those of all images; without them, and for
+    selectors without a sense of time, nothing is carried over.
     """
-    shared = budgets(selector, layout, judged, keeps)
+    shared, timing = budgets(selectors, layout, judged, keeps), selectors[True].timing
     found, cuts = [shared[: layout.images]], set[int]()
     anew = {id(judgement): _copied(judgement) for judgement, _ in judged.values()} if layout.clips else {}
     judged = {image: (anew.get(id(judgement), judgement), row) for image, (judgement, row) in judged.items()}
@@ -158,12 +162,12 @@ def over_time(
         rows, grid = [judged[image] for image in clip], layout.grids[clip.start]
         relevance_THW = torch.stack([judgement.balance.relevance_BHW[row] for judgement, row in rows])
         worth_TN = worth_of(relevance_THW, torch.stack([judgement.mass_B[row] for judgement, row in rows])).cpu()
-        if selector.timing is not None and pixels is not None:
+        if timing is not None and pixels is not None:
             samples = samples_of(torch.stack([pixels[image] for image in clip]), grid)
-            motion = follow(samples, selector.timing)
+            motion = follow(samples, timing)
             cuts |= {clip[t] for t in motion.cuts_T.nonzero().flatten().tolist()}
-            worth_TN = steady(worth_TN, motion, selector.timing.decay)
-            worth_TN = unseen(worth_TN, motion, selector.timing.repeated, k)
+            worth_TN = steady(worth_TN, motion, timing.decay)
+            worth_TN = unseen(worth_TN, motion, timing.repeated, k)
             stretched_TN = worth_TN / worth_TN.amax(1, keepdim=True).clamp(min=1e-12)
             for (judgement, row), relevance_HW, own_N in zip(rows, relevance_THW, stretched_TN, strict=True):
                 judgement.balance.relevance_BHW[row] = own_N.view(grid).to(relevance_HW) * relevance_HW.max()

@@ -83,6 +83,10 @@ class Layout:
         ]
         return [image for _, image in sorted(zip(starts, own, strict=True))]
 
+    def is_played(self, image: int) -> bool:
+        """Whether its sample shows a clip."""
+        return any(self.sample_of[clip.start] == self.sample_of[image] for clip in self.clips)
+
     def kind(self, image: int) -> int:
         """What its columns are: IMAGE or VIDEO."""
         return IMAGE if image < self.images else VIDEO

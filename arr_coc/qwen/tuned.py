@@ -31,9 +31,9 @@ Settings = dict[str, Any]
 
 
 def default_settings() -> Settings:
-    """Every setting of looking twice, as it is without tuning."""
+    """Every setting of looking twice, as it is without tuning; those that are of clips alone are not tuned."""
     parameters = list(inspect.signature(SELECTORS[TUNED]).parameters.values())[2:]
-    return {parameter.name: parameter.default for parameter in parameters}
+    return {one.name: one.default for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY}
 
 
 def weights_key(source: str | Path, **hub: Any) -> str:

@@ -30,6 +30,7 @@ Grid = tuple[int, int]  # cells: height, width
 
 LEAST = 256  # px of the longer side of a glance, where the image has that many
 SHRINK = 4  # above 1,024 px a glance has a quarter of the image's side
+LARGE = 448  # px of the shorter side of a frame that is read at half its size
 QUERIES = 256  # rows of the ViT's attention matrix that are held at a time
 
 
@@ -128,6 +129,16 @@ def resize(image_3hw: Tensor, grid: Grid, cell: int) -> Tensor:
     )
 
 
+def shrunk(frames_F3hw: Tensor) -> Tensor:
+    """Large frames at half their size: textures are no finer, and a clip of them would fill the memory."""
+    return frames_F3hw if min(frames_F3hw.shape[-2:]) <= LARGE else F.avg_pool2d(frames_F3hw, 2)
+
+
+def still(image_B3hw: Tensor) -> Tensor:
+    """Images as they are; of pairs of frames `[B, 2, 3, h, w]`, what is in either, half as strong."""
+    return image_B3hw.mean(1) if image_B3hw.ndim == 5 else image_B3hw
+
+
 # ---------------------------------------------------------------- visual tokens
 
 
@@ -181,7 +192,7 @@ def joined(parts: Sequence[Any]) -> Any:
         first.last_hidden_state = torch.cat([first.last_hidden_state, other.last_hidden_state])
         if first.hidden_states is not None:
             states = zip(first.hidden_states, other.hidden_states, strict=True)
-            first.hidden_states = tuple(torch.cat(both) for both in states)
+            first.hidden_states = tuple(None if both[0] is None else torch.cat(both) for both in states)
     return first
 
 

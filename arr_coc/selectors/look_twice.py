@@ -51,6 +51,7 @@ class LookTwiceSelector(Selector):
         information: float = EXPONENTS[0],
         perspectival: float = EXPONENTS[1],
         steepness: float = STEEPNESS,
+        *,
         decay: float = OVER_TIME.decay,
         repeated: float = OVER_TIME.repeated,
         motion: float = OVER_TIME.motion,

@@ -8,7 +8,7 @@ With k = N every cell is kept as it is. Scores that are not finite keep everythi
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -94,7 +94,10 @@ class FieldSelector(Selector):
         finite_B = scores_BN.isfinite().all(-1)
         k_B = torch.where(finite_B, k_B, cells).clamp(max=cells)
         with torch.autocast(scores_BN.device.type, enabled=False):
-            pick = self.pick(judgement.view, scores_BN.nan_to_num(0, 0, 0), k_B)
+            pick = self.pick(judgement.view, scores_BN.nan_to_num(0, 0, 0), k_B.clamp(min=1))
+        if not bool((k_B > 0).all()):  # moments of a clip, and they alone, may keep nothing
+            weights = pick.weights and [one[:k] for one, k in zip(pick.weights, k_B.tolist(), strict=True)]
+            pick = replace(pick, keep_BN=pick.keep_BN & (k_B > 0).unsqueeze(1), weights=weights)
         strategy_B = torch.where(k_B >= cells, WHOLE_BUDGET, RELEVANCE)
         relevance_BHW = judgement.balance.relevance_BHW
         keep_BHW = (pick.keep_BN | ~finite_B.unsqueeze(1)).view_as(relevance_BHW)

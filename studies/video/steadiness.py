@@ -1,0 +1,181 @@
+"""Whether the choice is steady: a camera that pans over a page, cuts between scenes, and a stream of 2,000 frames.
+
+    python -m studies.video.steadiness --pans 50 --cuts 100 --frames 2000 --out results/video.json
+
+What is held at a moment are the cells that were kept of it, and those that were kept before and have not changed since,
+wherever they moved: what was told once is not told again. Distances are in cells of 32 px, on the page that is filmed.
+"""
+
+import argparse
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from arr_coc.config import Timing
+from arr_coc.evaluation.bench.measure import resident
+from arr_coc.images.clips import Clip
+from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.moving import follow, samples_of
+from arr_coc_scenes import draw_scene, make_scene
+from studies.cells import CELL, boxes_cells
+from studies.mini.views import Form
+from studies.video.study import save
+from studies.wide.clips import make_clip
+from studies.wide.evaluate_views import FIRST_SEED
+
+SIDE, STEP, FRAMES = 256, 4, 30  # px of a frame, px that the camera goes a frame, frames of a pan
+TITLE = "What is the title?"
+KEEP = 0.25
+NEW = 0.5  # of a cell that is new: what was held of it is no longer
+
+
+def held_sets(clip: Clip, choices: list[ImageSelection]) -> list[set[int]]:
+    """What is held at each moment, as cells of that moment."""
+    frames = clip.frames_T3hw.unflatten(0, (-1, 2)).float() / 255
+    motion = follow(samples_of(frames, choices[0].grid), Timing())
+    held: list[set[int]] = []
+    for t, choice in enumerate(choices):
+        before = held[-1] if held else set()
+        still = (motion.new_THW[t].flatten() < NEW).tolist()
+        carried = {cell for cell, source in enumerate(motion.source_TN[t].tolist()) if source in before and still[cell]}
+        held.append(carried | set(choice.kept.tolist()))
+    return held
+
+
+def overlaps_of(held: list[set[int]]) -> list[float]:
+    """Of what is held in neighbouring moments, in place: the share of all that both hold."""
+    return [len(a & b) / max(1, len(a | b)) for a, b in itertools.pairwise(held)]
+
+
+def pan(number: int) -> tuple[Clip, list[int]] | None:
+    """A camera goes down a page whose title stays in view; and how far it is, in px, at each moment."""
+    scene = make_scene(FIRST_SEED + number, "seen", size=(512, 512), families=("title",))
+    titles = [question for question in scene.questions if "title" in question.text.lower()]
+    if not titles:
+        return None
+    left, top, right, bottom = titles[0].evidence[0]
+    if right - left > SIDE - 16 or bottom - top > SIDE - STEP * FRAMES - 16:
+        return None
+    x = int(min(max(0, (left + right - SIDE) / 2), 512 - SIDE))
+    start = int(min(max(0, bottom + 8 - SIDE), 512 - SIDE - STEP * FRAMES))
+    places = [start + STEP * n for n in range(FRAMES)]
+    if not (places[-1] <= top and bottom <= places[0] + SIDE):
+        return None
+    page = torch.from_numpy(np.ascontiguousarray(draw_scene(scene))).permute(2, 0, 1)
+    frames = torch.stack([page[:, y : y + SIDE, x : x + SIDE] for y in places])
+    return Clip(frames, tuple(n / 2 for n in range(FRAMES))), places[::2]
+
+
+@torch.no_grad()
+def pans(model: ARRCOCQwen, wanted: int) -> dict[str, Any]:
+    variances, overlaps, flips, found, number = [], [], 0, 0, 0
+    while found < wanted and number < 40 * wanted:
+        made, number = pan(number), number + 1
+        if made is None:
+            continue
+        found += 1
+        clip, places = made
+        choices = model.choose(None, TITLE, keep=KEEP, video=clip)
+        held = held_sets(clip, choices)
+        width = choices[0].grid[1]
+        middles = []
+        for cells, down in zip(held, places, strict=True):
+            rows_columns = np.array([divmod(cell, width) for cell in cells or {0}], dtype=float)
+            middles.append(rows_columns.mean(0) + np.array([down / CELL, 0]))
+        variances.append(float(np.var(middles, axis=0).mean()))
+        overlaps += overlaps_of(held)
+        parts = [Clip(clip.frames_T3hw[:end], clip.seconds[:end]) for end in (10, 20, FRAMES)]
+        texts = [model.ask(question=TITLE, video=part, keep=KEEP, max_new_tokens=16).text for part in parts]
+        flips += len(set(texts)) > 1
+    return {
+        "clips": found,
+        "position_variance": float(np.mean(variances)),
+        "overlap": float(np.mean(overlaps)),
+        "clips_whose_answer_flips": flips,
+    }
+
+
+@torch.no_grad()
+def still_overlap(model: ARRCOCQwen, wanted: int) -> float:
+    """Overlap of what is held in neighbouring moments of a scene in which nothing moves."""
+    found = []
+    for number in range(wanted):
+        picture = make_clip(FIRST_SEED + 700_000 + number, "seen", Form(((SIDE, SIDE),), 4)).pictures[0]
+        frames = torch.from_numpy(picture).permute(2, 0, 1).repeat(16, 1, 1, 1)
+        clip = Clip(frames, tuple(n / 2 for n in range(16)))
+        held = held_sets(clip, model.choose(None, "What is there?", keep=KEEP, video=clip))
+        found += overlaps_of(held)
+    return float(np.mean(found))
+
+
+@torch.no_grad()
+def cuts(model: ARRCOCQwen, wanted: int) -> dict[str, Any]:
+    """Two clips one after the other, a question about the second: is its evidence kept in the moment after the cut?"""
+    form, number, told = Form(((SIDE, SIDE),), 8), 0, 0
+    found: list[bool] = []
+    cells: list[float] = []
+    while len(found) < wanted:
+        first, second = (make_clip(FIRST_SEED + 800_000 + 2 * number + n, "seen", form) for n in range(2))
+        number += 1
+        able = [q for q in second.questions if q.family in ("colour", "thing", "exists", "sign") and q.evidence]
+        able = [q for q in able if {0, 1} <= {frame for frame, _ in q.evidence}]
+        if not able:
+            continue
+        frames = torch.from_numpy(np.stack([*first.pictures, *second.pictures])).permute(0, 3, 1, 2)
+        clip = Clip(frames.contiguous(), tuple(n / 2 for n in range(len(frames))))
+        choices = model.choose(None, able[0].text, keep=KEEP, video=clip)
+        moment, grid = choices[len(first.pictures) // 2], choices[0].grid
+        evidence = boxes_cells([box for frame, box in able[0].evidence if frame < 2], *grid)
+        kept = set(moment.kept.tolist())
+        found.append(bool(evidence & kept))
+        cells.append(len(evidence & kept) / len(evidence))
+        told += moment.cut
+    return {"cuts": wanted, "found": float(np.mean(found)), "cells": float(np.mean(cells)), "marked_as_cuts": told}
+
+
+def stream(model: ARRCOCQwen, frames: int) -> dict[str, Any]:
+    """Memory and time per frame of a stream, a hundred frames at a time."""
+    watcher = model.watch("What moves?", keep=KEEP, window=16)
+    rng, rows, started = np.random.default_rng(0), [], time.perf_counter()
+    picture = np.full((128, 128, 3), 200, np.uint8)
+    for number in range(frames):
+        shown = picture.copy()
+        x, y = (5 * number) % 96, 32 * (number // 200 % 3)
+        shown[y : y + 32, x : x + 32] = (230, 60, 40)
+        if number % 300 == 299:
+            picture = rng.integers(0, 256, (8, 8, 3), np.uint8).repeat(16, 0).repeat(16, 1)
+        watcher.see(shown)
+        if number % 100 == 99:
+            now = time.perf_counter()
+            rows.append({"frames": number + 1, "ms_per_frame": 10 * (now - started), "resident_mb": resident("VmRSS")})
+            started = now
+    return {"window": watcher.window, "held": len(watcher.held), "rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pans", type=int, default=50)
+    parser.add_argument("--cuts", type=int, default=100)
+    parser.add_argument("--still", type=int, default=20)
+    parser.add_argument("--frames", type=int, default=2000)
+    parser.add_argument("--out", type=Path, default=Path("results/video.json"))
+    wanted = parser.parse_args()
+    torch.set_num_threads(1)
+    model = ARRCOCQwen.from_pretrained("mini", break_even=0)
+    if wanted.cuts:
+        save(wanted.out, {"cuts": cuts(model, wanted.cuts)})
+    if wanted.still:
+        save(wanted.out, {"still_overlap": still_overlap(model, wanted.still)})
+    if wanted.pans:
+        save(wanted.out, {"pans": pans(model, wanted.pans)})
+    if wanted.frames:
+        save(wanted.out, {"stream": stream(model, wanted.frames)})
+
+
+if __name__ == "__main__":
+    main()
