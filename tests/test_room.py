@@ -116,6 +116,13 @@ def test_a_run_that_cannot_fit_ends_before_its_model_is_loaded_with_exit_5(model
     assert "GB of the machine's memory" in told
 
 
+def test_a_run_of_scenes_that_went_on_in_less_room_is_told_to_wait(model, tmp_path, monkeypatch):
+    run(settings(model, steps=1), tmp_path)
+    monkeypatch.setattr(rooms, "free_on_host", lambda: 1e8)
+    with pytest.raises(NoRoom, match=r"needs .* GB are free; this run began so: free some, or give another --out"):
+        run(settings(model, steps=2), tmp_path)
+
+
 def test_a_step_without_memory_is_saved_and_told(model, tmp_path, monkeypatch):
     learn, steps = Learning.learn, iter(range(9))
 

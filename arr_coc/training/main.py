@@ -109,6 +109,12 @@ def _with_room(
     rows = [] if examples is None else examples.rows
     taught = config.target == "attention" or (config.target == "auto" and any(row.boxes is None for row in rows))
     planned = planner(config, base, team.device, sorted({row.image.size for row in rows}), taught)
-    found, need = fit(planned, Room.here(team.device, team.count), cells, config.workers)
+    try:
+        found, need = fit(planned, Room.here(team.device, team.count), cells, config.workers)
+    except NoRoom as why:
+        if not resumed or config.data != "scenes":
+            raise
+        begun = str(why).partition(";")[0]  # other cells would be other batches
+        raise NoRoom(f"{begun}; this run began so: free some, or give another --out for a new run") from None
     found = min(team.gathered([found]))  # all of the same data
     return dataclasses.replace(config, cells_per_batch=found, workers=need.workers), need
