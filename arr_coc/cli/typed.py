@@ -169,6 +169,8 @@ def read_typed(images: Sequence[Path]) -> "list[Image]":
     """The images that were typed, - from stdin; messages name each as it was."""
     if not images:
         return []
+    if played := [one for one in images if is_video_name(one)]:
+        raise ValueError(f"{played[0]}: a video; arr-coc ask takes it, and shows what was kept with --overlay")
     from arr_coc.images.reader import MOST_BYTES, read_images
 
     if list(images).count(STDIN) > 1:
