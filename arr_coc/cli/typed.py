@@ -154,6 +154,8 @@ def check_played(images: Sequence[Path], fps: float | None, frames: int | None) 
     for one in played:
         if not one.exists():
             raise ValueError(f"{one}: no such video file; check the path")
+        if one.is_dir() and any(other.suffix.lower() not in READ for other in one.iterdir()):
+            raise ValueError(f"{one}: no such image file, but a folder; give the image itself, or a folder of frames")
 
 
 def read_shown(images: Sequence[Path], loaded: "ARRCOCQwen", fps: float | None, frames: int | None) -> "list[Any]":
