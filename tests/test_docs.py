@@ -35,6 +35,7 @@ PAGES = (
     *TYPED,
     "docs/concepts.md",
     "docs/transformers.md",
+    "docs/video.md",
     "docs/serving.md",
     "docs/deploying.md",
     "docs/your-model.md",

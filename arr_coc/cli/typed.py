@@ -161,6 +161,8 @@ def check_played(images: Sequence[Path], fps: float | None, frames: int | None) 
     for one in played:
         if not one.exists():
             raise ValueError(f"{one}: no such video file; check the path")
+        if one.is_dir() and any(other.suffix.lower() not in READ for other in one.iterdir()):
+            raise ValueError(f"{one}: no such image file, but a folder; give the image itself, or a folder of frames")
 
 
 def read_shown(images: Sequence[Path], loaded: "ARRCOCQwen", fps: float | None, frames: int | None) -> "list[Any]":
@@ -176,6 +178,8 @@ def read_typed(images: Sequence[Path]) -> "list[Image]":
     """The images that were typed, - from stdin; messages name each as it was."""
     if not images:
         return []
+    if played := [one for one in images if is_video_name(one)]:
+        raise ValueError(f"{played[0]}: a video; arr-coc ask takes it, and shows what was kept with --overlay")
     from arr_coc.images.reader import MOST_BYTES, read_images
 
     if list(images).count(STDIN) > 1:

@@ -37,6 +37,7 @@ from studies.figures.stock import (
     stock_tables,
 )
 from studies.figures.textures import deliberation_table, saliency_table, text_table, texture_cost
+from studies.figures.video import steady_table, video_table
 from studies.mini.card import SPLITS
 
 ROOT = Path(__file__).parents[2]
@@ -163,6 +164,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "reliability rows": (reliability_rows, "reliability"),
         "mutants": (mutants_line, "mutants"),
     },
+    "docs/video.md": {"video": (video_table, "video"), "steady": (steady_table, "video")},
     "docs/serving.md": {"vllm": (vllm_table, "serving-vllm")},
     "docs/training-mini.md": {
         "mini": (mini_aims, "mini"),
