@@ -59,6 +59,8 @@ class Onlooker:
             return None
         (first, began), self._waiting = self._waiting, None
         made = self._judged(torch.stack([first, picture]), (began, seconds))
+        if self.frames % (2 * self.window) == 0:
+            self.owner.memory.clear()  # of moments that passed, nothing is asked again
         for one in self.held:
             one.worth *= FADING
         self.held.append(made)

@@ -62,7 +62,7 @@ def steady_table(results: dict[str, Any]) -> str:
             f"{ahead:+.1f}",
         ),
         (
-            "stream of 2,000 frames: memory from frame 200 to the end",
+            "stream of 2,000 frames: memory after the first 100",
             "flat",
             f"{min(memory):,.0f} to {max(memory):,.0f} MB",
         ),
