@@ -10,6 +10,7 @@ import wave
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import tiny
@@ -23,7 +24,6 @@ from arr_coc.images import clips
 from arr_coc.images.clips import Clip, read_clip
 from arr_coc.qwen.clips import ClipForm, each_clip
 
-av = pytest.importorskip("av", reason="the extra video is not installed")
 FORM = ClipForm(16, 2, 2, 4096, 1_048_576, (0.5,) * 3, (0.5,) * 3)
 
 
