@@ -19,7 +19,7 @@ from arr_coc.data.examples import FileExamples, FileImage, FileRow
 from arr_coc.data.sources import read_source
 from arr_coc.evaluation.field.data import Query, as_asked, chosen, score
 from arr_coc.evaluation.field.evidence import shares, truth_cells
-from arr_coc.qwen.processor import ImageSizes
+from arr_coc.qwen.sizes import ImageSizes
 from arr_coc.training.data import FileBatches
 from arr_coc.training.making import WARM, rate_groups
 

@@ -57,7 +57,7 @@ ALSO = {"texture": {"importlib", "safetensors", "logging", "rapidocr"}}
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
     {"family"},
-    {"vision", "answers", "storage", "shapes", "memory", "finding", "clips"},
+    {"vision", "answers", "storage", "shapes", "memory", "finding", "clips", "sizes"},
     {"request", "break_even", "adapting", "streaming", "familiar"},
     {"compact", "moving"},
     {"language", "processor", "periphery"},
@@ -209,7 +209,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 29_800, 195, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 29_800, 196, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

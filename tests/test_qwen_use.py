@@ -12,8 +12,9 @@ from transformers import GenerationConfig, StoppingCriteria, TextStreamer
 
 from arr_coc import ARRCOCConfig, ARRCOCQwen
 from arr_coc.attending import budget_bounds
-from arr_coc.qwen.processor import Conversation, encode, fit_images
+from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.qwen.request import find_question
+from arr_coc.qwen.sizes import fit_images
 from arr_coc.qwen.vision import Geometry, unpatchify
 
 ONE = Conversation([tiny.picture()], "what is this?")

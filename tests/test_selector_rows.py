@@ -15,7 +15,8 @@ from training_runs import draw, jsonl_folder, metrics, run, saved, settings, tin
 
 from arr_coc.data.examples import Example, scene_examples
 from arr_coc.data.sources import read_source
-from arr_coc.qwen.processor import Conversation, ImageSizes, encode
+from arr_coc.qwen.processor import Conversation, encode
+from arr_coc.qwen.sizes import ImageSizes
 from arr_coc.training import step as selector_inputs
 from arr_coc.training.config import READABLE, STRATEGIES, read_selector_config
 from arr_coc.training.data import TO_READ, FileBatches, SceneBatches, make_encoder

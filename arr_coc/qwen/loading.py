@@ -24,7 +24,8 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
 from arr_coc.qwen.family import check_family, deepstack_levels
 from arr_coc.qwen.finding import EMBEDDED, ModelNotFound, could_be_on_a_hub, not_found, resolve
-from arr_coc.qwen.processor import limit_pixels, load_processor
+from arr_coc.qwen.processor import load_processor
+from arr_coc.qwen.sizes import limit_pixels
 from arr_coc.qwen.storage import (
     MODEL_TYPE,
     WEIGHTS_FILE,

@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 from transformers import AutoProcessor, AutoTokenizer, Qwen3VLProcessor
-from transformers.image_utils import SizeDict
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.images.clips import Clip, read_clip
 from arr_coc.images.reader import byte_tensor
 from arr_coc.qwen.clips import ClipForm, clip_features, clip_size, each_clip
 from arr_coc.qwen.request import ChatTokens
+from arr_coc.qwen.sizes import MOST_RESIZED, ImageSizes, fit_images
 
 FETCHED = ("http://", "https://", "data:")  # how a source begins that is no path
 
@@ -88,61 +88,6 @@ class Conversation:
         return [*before, *past, ("user", self.question)]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageSizes:
-    """The sizes of images that a processor leaves as they are: whole cells, within its limits of pixels."""
-
-    cell: int  # px on a side
-    least: int  # pixels of an image
-    most: int
-
-    @classmethod
-    def of(cls, processor: Any) -> "ImageSizes":
-        images = processor.image_processor
-        return cls(images.patch_size * images.merge_size, images.size["shortest_edge"], images.size["longest_edge"])
-
-    def nearest(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) in px that an image of that size is resized to."""
-        kept: tuple[int, int] = smart_resize(height, width, self.cell, min_pixels=self.least, max_pixels=self.most)
-        return kept
-
-    def settled(self, height: int, width: int) -> tuple[int, int]:
-        """As `nearest`, until it is left as it is: long images within small limits are resized more than once."""
-        size = self.nearest(height, width)
-        while (again := self.nearest(*size)) != size:
-            size = again
-        return size
-
-
-def fit_images(processor: Any, images: Sequence[Image.Image | Clip]) -> list[Image.Image | Clip] | None:
-    """The images as the processor will resize them, bit for bit; None where it resizes by other means than Pillow.
-
-    Clips are left as they are: they were resized as they were read.
-    """
-    own = processor.image_processor
-    if not isinstance(own, Qwen2VLImageProcessorPil) or not own.do_resize:
-        return None
-    sizes = ImageSizes.of(processor)
-
-    def fitted(image: Image.Image) -> Image.Image:
-        return image.resize(sizes.nearest(image.height, image.width)[::-1], own.resample)
-
-    return [image if isinstance(image, Clip) else fitted(image) for image in images]
-
-
-def limit_pixels(processor: Any, least: int, most: int) -> Any:
-    """The processor with other limits of the pixels of an image; 0 leaves its own."""
-    own = ImageSizes.of(processor)
-    most = most or max(own.most, APART * least)
-    least = least or min(own.least, most // APART)
-    if not (own.cell**2 <= most <= MOST_RESIZED and APART * least <= most):
-        room = f"{own.cell**2} to {MOST_RESIZED} at most, and {APART} times the least"
-        raise ValueError(f"min_pixels={least}, max_pixels={most}: expected {room}")
-    if (least, most) != (own.least, own.most):
-        processor.image_processor.size = SizeDict(shortest_edge=least, longest_edge=most)
-    return processor
-
-
 def load_processor(source: str, **hub: Any) -> Any:
     """The stock processor where torchvision works, else the plain one. `hub` are keywords such as revision."""
     hub = {**hub, "trust_remote_code": False}
@@ -191,8 +136,6 @@ _SLOT_PATTERN = re.compile("\ue000(\\d+)\ue001")
 MOST_CHARACTERS = 400_000  # of one conversation; more is not even tokenised
 MOST_WORDS = 32_768  # tokens of one conversation that are no image
 MOST_CELL = 256  # px
-APART = 4  # times: between narrower limits not every shape has a size of whole cells
-MOST_RESIZED = 2**26  # pixels of an image as the model sees it; Qwen3-VL's own limit is a quarter
 MOST_SECONDS = 1.0  # for a chat template, which takes a millisecond
 
 

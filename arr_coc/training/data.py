@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from arr_coc.data.examples import Example, Examples, FileExamples, FileRow, readable_example, scene_examples
 from arr_coc.files import write_whole
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.processor import ImageSizes, cut_tokens
+from arr_coc.qwen.processor import cut_tokens
+from arr_coc.qwen.sizes import ImageSizes
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.groups import CELL, Encode, GridGroup, make_group, whole_cells
 from arr_coc_scenes import make_scene

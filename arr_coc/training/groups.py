@@ -15,7 +15,7 @@ from torch import Tensor
 
 from arr_coc.data.examples import Example
 from arr_coc.data.rows import Box
-from arr_coc.qwen.processor import ImageSizes
+from arr_coc.qwen.sizes import ImageSizes
 from arr_coc.qwen.vision import Geometry
 
 Encode = Callable[[str], Sequence[int]]

@@ -16,8 +16,9 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, DELTA_FILE, LORA_CONFIG, adapt, enable_checkpointing, load_adapted
 from arr_coc.qwen.loading import find_adapter, load_stock, pick_dtype, read_config, resolve
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.processor import ImageSizes, limit_pixels, load_processor
+from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.shapes import build_random, shape_config
+from arr_coc.qwen.sizes import ImageSizes, limit_pixels
 from arr_coc.qwen.storage import load_adapter
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import ARRCOCSelector
