@@ -39,7 +39,7 @@ def clip_strip(clip: Clip, choices: Sequence[ImageSelection]) -> Image.Image:
         choice, frame = choices[number], frames[number]
         ratio = side / max(frame.size)
         shown = frame.resize((max(1, round(frame.width * ratio)), max(1, round(frame.height * ratio))))
-        words = f"{seconds_told(choice)}  {choice.cells_kept} kept" + ("  cut" if choice.cut else "")
+        words = f"{seconds_told(choice)}: {choice.cells_kept} kept" + (", cut" if choice.cut else "")
         line = text_block(words, shown.width, SMALL - 2, ink=CUT if choice.cut else FAINT, most=1)
         cards.append(above([choice_overlay(shown, choice), line], gap=2))
     per_row = max(1, WIDE // (cards[0].width + 10))
