@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # versions.sh PYTHON BESIDE VERSIONS...: the equality suite on several versions of transformers ("newest": whatever is).
 # Each has an environment of its own that sees the one of the tests, BESIDE, and differs from it in transformers alone.
-# Ends with 3 where a version cannot be installed, and says so in a line.
+# SUITE names other files of tests. Ends with 3 where a version cannot be installed, and says so in a line.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=$1 beside=$2
 shift 2
-suite="tests/test_qwen_equality.py tests/test_qwen35.py tests/test_look_twice.py tests/test_dropin.py"
+suite=${SUITE:-tests/test_qwen_equality.py tests/test_qwen35.py tests/test_look_twice.py tests/test_dropin.py}
 worst=0
 for version in "$@"; do
     folder=.venv-transformers-$version
