@@ -302,7 +302,7 @@ class Tuner:
             selectors: dict[str, Any] = build(owner, [spec_of(one) for one in with_exponents(look)])
             looker = replace(owner.looker(), selector=selectors[spec_of(look)])
             seen = looker.first_looker().look(batch.request, list(pixels), batch.image_R.tolist())
-            attended_RHW = torch.stack(seen.attended).view(-1, *batch.grid)
+            attended_RHW = torch.stack(seen.view["attended_BN"]).view(-1, *batch.grid)
             for spec, selector in selectors.items():
                 judgement = selector.weigh(selector.seen(pyramid), attended_RHW, asked_R, batch.image_R)
                 chosen = [(selector.choose(judgement, k_R).keep_BHW.flatten(1), k_R) for k_R in budgets]

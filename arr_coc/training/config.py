@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from arr_coc.config import POOLINGS, SIGHTS
+from arr_coc.config import CHANNEL_SETS, POOLINGS, SIGHTS
 
 CELL = 32  # px: drawn scenes are whole cells of the Qwen3-VL of today
 STRATEGIES = ("score", "straight_through", "gumbel", "reinforce")
@@ -17,6 +17,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "strategy": STRATEGIES,
     "adapt": ("none", "lora", "last4", "all"),
     "target": ("auto", "boxes", "attention"),
+    "texture_channels": tuple(CHANNEL_SETS),
     "sight": SIGHTS,
     "pooling": POOLINGS,
     "encoding": ("dense", "sparse"),
@@ -41,6 +42,7 @@ class SelectorTrainConfig:
     steps: int = 4000
     seconds: float = 0.0  # wall-clock budget of training, 0: none. The learning rate then follows the clock
 
+    texture_channels: int = 13  # the registered set of textures, by its size
     sight: str = "glance"
     sight_channels: int = 32
     glance_channels: int = 96
@@ -64,6 +66,9 @@ class SelectorTrainConfig:
     hard_share: float = 0.25  # share of scenes that are hard variants
     void_share: float = 0.0  # share of scenes for which an image without structure is asked the same: nothing is there
     reading_share: float = 0.0  # share of scenes that are tables, receipts and charts: the row must be read to be found
+    hidden_share: float = 0.1  # share of questions that are hidden: what is there and what stands out must do
+    noisy_share: float = 0.15  # share of questions whose participatory map is blurred with another's before balancing
+    light_share: float = 0.25  # share of batches without the language model's look, where the sight has one
     hard_weight: float = 2.0  # stage 3: weight of a question about a hard variant. In the other stages all weigh alike
     accumulate: int = 1  # batches per optimizer step and process
 
@@ -112,7 +117,8 @@ class SelectorTrainConfig:
             raise ValueError(f"sizes: each is [width, height, share], px in multiples of {CELL}, one share above 0")
         if self.steps < 1 and self.seconds <= 0:
             raise ValueError("steps and seconds: give one of them, a run must end")
-        for name in ("hard_share", "void_share", "reading_share", "max_broken"):
+        shares_of = ("hard_share", "void_share", "reading_share", "hidden_share", "noisy_share", "light_share")
+        for name in (*shares_of, "max_broken"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected a share from 0 to 1")
         if self.positive_weight == 0:

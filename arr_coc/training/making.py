@@ -17,7 +17,7 @@ from arr_coc.qwen.adapting import ADAPTED, DELTA_FILE, LORA_CONFIG, adapt, enabl
 from arr_coc.qwen.loading import find_adapter, load_stock, pick_dtype, resolve
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import load_processor
-from arr_coc.qwen.shapes import build_shape
+from arr_coc.qwen.shapes import build_shape, sight_dims
 from arr_coc.qwen.storage import load_adapter
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import ARRCOCSelector
@@ -114,7 +114,8 @@ def _make_layer(
     config: SelectorTrainConfig, model: Any, base: str, init_from: Path | None
 ) -> tuple[ARRCOCConfig, ARRCOCLayer]:
     """The adapter to go on from, or a fresh one with the sight that the config asks for."""
-    wanted = {name: getattr(config, name) for name in ("sight", "sight_channels", "glance_channels", "pooling")}
+    names = ("texture_channels", "sight", "sight_channels", "glance_channels", "pooling")
+    wanted = {name: getattr(config, name) for name in names}
     if init_from is not None:
         settings, layer = load_adapter(init_from)
         for name, value in wanted.items():
@@ -122,9 +123,7 @@ def _make_layer(
                 has = f"but the adapter to start from has {getattr(settings, name)!r}"
                 raise ValueError(f"{name}={value!r}, {has}: use its setting, or start from nothing")
         return replace(settings, base_model=base), layer
-    hidden, glance = model.config.text_config.hidden_size, model.config.vision_config.hidden_size
-    glance_dim = glance if config.sight == "glance" else 0
-    settings = ARRCOCConfig(hidden_dim=hidden, glance_dim=glance_dim, base_model=base, **wanted)
+    settings = ARRCOCConfig(**sight_dims(model.config, config.sight), base_model=base, **wanted)
     return settings, ARRCOCLayer.from_config(settings)
 
 

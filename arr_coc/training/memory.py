@@ -277,8 +277,9 @@ def selector_bytes(plan: Plan) -> tuple[float, float]:
     """(what the selector holds through a step, what it needs while it looks at the images)."""
     vision, hidden = plan.model_config.vision_config, plan.model_config.text_config.hidden_size
     images = plan.batch if plan.stage == 2 else -(-plan.batch // plan.questions_per_image)
-    glanced = 4 * vision.hidden_size if plan.sight == "glance" else 0  # of each cell, in fp32
-    channels = plan.glance_channels if plan.sight == "glance" else 0
+    has_glance = plan.sight in ("glance", "look")
+    glanced = 4 * vision.hidden_size if has_glance else 0  # of each cell, in fp32
+    channels = plan.glance_channels if has_glance else 0
     cell = plan.geometry.cell
     held = images * plan.cells * (3 * cell**2 + glanced)  # beside the images as bytes
     small = glance_grid(plan.grid, cell)

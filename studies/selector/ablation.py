@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from arr_coc.balancing import UNTRAINED_TENSIONS, combine
+from arr_coc.balancing import UNTRAINED_TENSIONS, product
 from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig, Keep
 from arr_coc.evaluation.statistics import Clustered, Figure, difference_of, mean_of
 from arr_coc.records import Balance, Judgement, TexturePyramid
@@ -37,7 +37,7 @@ BASELINE = "nothing"
 def rebalanced(judgement: Judgement, weights_BS: Tensor, tensions_BT: Tensor) -> Judgement:
     """The same maps under other weights and tensions."""
     scores_BSHW = torch.stack(list(judgement.maps.values()), dim=1)
-    return replace(judgement, balance=Balance(combine(scores_BSHW, weights_BS), weights_BS, tensions_BT))
+    return replace(judgement, balance=Balance(product(scores_BSHW, weights_BS), weights_BS, tensions_BT))
 
 
 def without_scorer(scorer: str) -> Alteration:
