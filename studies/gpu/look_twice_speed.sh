@@ -9,7 +9,7 @@ out=$1
 shift
 cd "$(dirname "$0")/../.."
 models=${MODELS:-shape:qwen3-vl-2b shape:qwen3-vl-4b shape:qwen3-vl-8b}
-if compgen -G "carry/*.whl" > /dev/null; then source studies/gpu/env.sh; fi
+if [ -f carry/site.tar.xz ]; then source studies/gpu/env.sh; fi
 unset PYTORCH_CUDA_ALLOC_CONF # graphs have their own pool, and peaks should be what a plain set-up has
 mkdir -p "$out"
 

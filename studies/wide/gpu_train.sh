@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains mini on the wide world on a GPU machine without network and leaves weights, head, metrics and results in OUT
-# (at most 7 files, each under 16 MiB). Needs carry/ from studies/wide/build_carry.sh.
+# (at most 7 files, each under 16 MiB). Needs carry/ from studies/gpu/build_carry.sh.
 #
 #   [FROM=DIR] studies/wide/gpu_train.sh OUT SECONDS QUESTIONS EVALUATION_SECONDS [further options of the trainer]
 #
@@ -17,7 +17,7 @@ from=${FROM:-arr_coc/models/mini}
 head=$from/dense_head.safetensors
 if [ ! -f "$head" ]; then head=carry/last/dense_head.safetensors; fi
 if [ ! -f "$head" ]; then head=configs/mini-head.safetensors; fi
-source studies/wide/gpu_env.sh
+source studies/gpu/env.sh
 mkdir -p "$out"
 begin=(--init-from "$work/start" --head "$head")
 if [ "$from" = nothing ]; then from=arr_coc/models/mini begin=(); fi # its tokenizer alone
