@@ -151,6 +151,9 @@ class ParticipatoryScorer(nn.Module):
         self.cells = nn.Sequential(nn.Conv2d(seen, 2 * SHARED, 1), nn.GELU(), nn.Conv2d(2 * SHARED, SHARED, 1))
         self.looked = nn.Conv2d(look_dim + 1, SHARED, 1) if look_dim else None
         self.trusts_look = nn.Parameter(torch.tensor(1.0)) if look_dim else None
+        if self.looked is not None:  # at first a look is heard as it is, summed up
+            nn.init.zeros_(self.looked.weight)
+            nn.init.zeros_(self.looked.bias)  # type: ignore[arg-type]
         self.question = nn.Sequential(nn.RMSNorm(hidden_dim), nn.Linear(hidden_dim, SHARED))
         self.deliberate = nn.ModuleList(Deliberation() for _ in range(ROUNDS))
         self.norm = nn.RMSNorm(SHARED)

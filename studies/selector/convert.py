@@ -21,6 +21,7 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.storage import WEIGHTS_FILE, save_adapter
 
 OLD_VERSION = 3
+HEARD = 0.3  # how far a look moves what was learned without one, at first
 PLACES = 16 + 4 + 1  # of a channel in a cell, all three scales together
 FIRST = "knowing.participatory.cells.0.weight"
 KEPT = ("sight.glance.", "knowing.participatory.", "pool.", "attending.")
@@ -59,6 +60,8 @@ def convert(folder: Path, channels: int, sight: str, look_dim: int) -> tuple[ARR
             weights[name] = first_layer(given[name].flatten(1), tensor.flatten(1), old, new).view_as(tensor)
         elif name.startswith(KEPT) and not name.startswith(FRESH):
             weights[name] = given[name]
+    if sight == "look":
+        weights["knowing.participatory.trusts_look"] = torch.tensor(HEARD)
     layer.load_state_dict(weights)
     return new, layer
 
