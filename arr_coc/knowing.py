@@ -74,7 +74,7 @@ class InformationScorer(nn.Module):
     """How much is there: the entropies inside a cell, weighted, and what they say together and beside their mean.
 
     It never looks beyond the cell, but for the image's mean: what stands out is for another to say. Untrained, it is
-    the mean of the entropies.
+    nearly the mean of the entropies.
     """
 
     def __init__(self, channels: int = 13) -> None:
@@ -84,8 +84,9 @@ class InformationScorer(nn.Module):
         self.channel_logits = nn.Parameter(torch.zeros(count))
         self.read = nn.Conv2d(2 * count, 16, 1)
         self.tell = nn.Conv2d(16, 1, 1)
-        nn.init.zeros_(self.tell.weight)
-        nn.init.zeros_(self.tell.bias)  # type: ignore[arg-type]
+        with torch.no_grad():  # at first a whisper
+            self.tell.weight.mul_(0.05)
+            self.tell.bias.zero_()  # type: ignore[union-attr]
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
         bits_BCHW = inside_bits(pyramid, self.names)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.balancing import AdaptiveTensionBalancer, combine, map_statistics
+from arr_coc.balancing import LEAST_SCORE, AdaptiveTensionBalancer, map_statistics, overlooked, product
 
 DIM = 24
 
@@ -26,7 +26,8 @@ def asked(seed: int = 0, batch: int = 1) -> torch.Tensor:
 def test_shapes_and_ranges(balancer):
     balance = balancer(maps(batch=3), asked(batch=3))
     assert balance.relevance_BHW.shape == (3, 8, 8)
-    for values in (balance.relevance_BHW, balance.weights_BS, balance.tensions_BT):
+    assert (balance.weights_BS > 0).all()
+    for values in (balance.relevance_BHW, balance.tensions_BT):
         assert values.min() >= 0
         assert values.max() <= 1
     assert balance.weights_BS.shape == balance.tensions_BT.shape == (3, 3)
@@ -45,14 +46,47 @@ def test_every_parameter_of_the_policy_learns(balancer):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_relevance_follows_the_weights():
+def test_relevance_is_a_product_of_powers():
     scores = maps()
-    assert torch.allclose(combine(scores, torch.tensor([[1.0, 0, 0]])), scores[:, 0])
-    assert torch.allclose(combine(scores, torch.tensor([[0, 0.5, 0.5]])), scores[:, 1:].mean(1))
-    assert combine(scores, torch.zeros(1, 3)).isfinite().all()
+    floored = LEAST_SCORE + (1 - LEAST_SCORE) * scores
+    assert torch.allclose(product(scores, torch.tensor([[1.0, 0, 0]])), floored[:, 0])
+    expected = floored[:, 1] ** 2 * floored[:, 2] ** 0.5
+    assert torch.allclose(product(scores, torch.tensor([[0, 2.0, 0.5]])), expected)
+    assert (product(scores, torch.zeros(1, 3)) == 1).all()
 
 
-def test_weak_saliency_lowers_the_perspectival_weight(balancer):
+def test_a_cell_must_matter_to_every_way_that_has_an_exponent():
+    scores = torch.full((1, 3, 1, 3), 0.9)
+    scores[0, 0, 0, 0] = scores[0, 2, 0, 1] = 0.0
+    assert product(scores, torch.ones(1, 3))[0, 0].argmax() == 2
+    assert product(scores, torch.tensor([[0.0, 1.0, 1.0]]))[0, 0].tolist() == pytest.approx(
+        [0.81, 9e-4, 0.81], rel=0.01
+    )
+
+
+def test_a_veto_has_a_way_back():
+    scores = torch.zeros(1, 3, 1, 1, requires_grad=True)
+    product(scores, torch.ones(1, 3)).log().sum().backward()
+    assert (scores.grad > 1).all()
+
+
+def test_maps_that_agree_are_told_from_those_that_do_not():
+    scores = maps()
+    scores[:, 1] = scores[:, 0] * 0.5
+    pairs = map_statistics(scores)[0, -3:]
+    assert pairs[0] == pytest.approx(1.0, abs=1e-4)
+    assert pairs[1:].abs().max() < 0.5
+
+
+def test_the_rest_of_a_budget_is_claimed_by_what_is_quiet_and_holds_something():
+    information = torch.tensor([[[0.1, 0.1, 0.1, 0.6, 0.6]]])
+    perspectival = torch.tensor([[[0.0, 0.9, 0.0, 0.1, 0.9]]])
+    claims = overlooked(information, perspectival)[0, 0]
+    assert (claims[:3] == 0).all()
+    assert claims[3] > 10 * claims[4] > 0
+
+
+def test_weak_saliency_lowers_the_perspectival_exponent(balancer):
     strong, weak = maps(), maps()
     strong[:, 1], weak[:, 1] = 0.2, 0.2
     strong[:, 1, 3, 3], weak[:, 1, 3, 3] = 0.9, 0.22
