@@ -176,15 +176,16 @@ def choose_with_coverage(scores_BHW: Tensor, k_B: Tensor, explore_B: Tensor) -> 
 
 
 def share_out(even_HW: Tensor, claims_BHW: Tensor) -> Tensor:
-    """Scores in [0, 1] whose first K cells, for every K, lie as densely as cells claim, and evenly among like claims.
+    """Scores in (0, 1] whose first K cells, for every K, lie as densely as cells claim, and evenly among like claims.
 
-    The n-th root of an even order, n one over the claim: as in drawing without replacement, with the even order in
-    place of chance. Cells that claim nothing come last, in the even order.
+    As in drawing without replacement, with the even order in place of chance: its logarithm over the claim. Cells that
+    claim nothing come after all others, and those that claim less come last, both in the even order.
     """
     claims_BHW = torch.where(claims_BHW.isfinite(), claims_BHW, 0.0)
     relative_BHW = claims_BHW / claims_BHW.amax((-2, -1), keepdim=True).clamp(min=1e-12)
-    drawn_BHW = (even_HW.log() / relative_BHW.clamp(min=LEAST_CLAIM)).exp()
-    return torch.where(relative_BHW > LEAST_CLAIM, 0.5 + drawn_BHW / 2, even_HW / 2)
+    drawn_BHW = 1 / (1 - even_HW.log() / relative_BHW.clamp(min=LEAST_CLAIM))
+    scores_BHW = torch.where(relative_BHW > LEAST_CLAIM, 2 + drawn_BHW, 1 + even_HW)
+    return torch.where(claims_BHW < 0, even_HW, scores_BHW) / 3
 
 
 def kept_indices(keep_BN: Tensor) -> tuple[Tensor, Tensor]:
@@ -284,7 +285,7 @@ class TokenAllocator(nn.Module):
     ) -> Allocation:
         """Choose k cells of each image. Rows with scores that are not finite keep everything.
 
-        `rest_BHW` in [0, 1] is what cells that are ruled out claim of the rest of a budget; None: all alike.
+        `rest_BHW` in [-1, 1] is what cells that are ruled out claim of the rest of a budget; None: all alike.
         """
         finite_B = relevance_BHW.flatten(1).isfinite().all(-1) & tensions_BT.isfinite().all(-1)
         relevance_BHW = torch.where(finite_B.view(-1, 1, 1), relevance_BHW, 0.0)

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.config import SCORERS, TENSIONS
-from arr_coc.records import CAUTION, Balance
+from arr_coc.config import DETAIL, GROUPS, SCORERS, TENSIONS
+from arr_coc.records import CAUTION, Balance, TexturePyramid
 
 UNTRAINED_EXPONENTS = (0.5, 0.5, 1.0)
 UNTRAINED_TENSIONS = (0.5, 0.1, 0.2)
@@ -25,6 +25,7 @@ STATISTICS = 4  # of each map; and one for each pair of maps
 EVEN, NEARLY_EVEN = 0.65, 0.7  # spread of detail under which an image has no structure, and may have none
 SURE = 0.98  # relevance that the best cell of a structured image nearly always has
 GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
+LOUDER, LEAST_LOUD = 1.5, 0.1  # times what was found, and more, from where a cell's colour or detail is loud beside it
 LEAST_SCORE = 1e-3  # share of a map's peak that counts as nothing: a logarithm needs a floor
 WEAK_SALIENCY = 0.1  # a perspectival map whose peak stands this far above its mean counts for half
 
@@ -113,13 +114,23 @@ def cautious(balance: Balance, spread_B: Tensor) -> Balance:
     return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))
 
 
-def overlooked(information_BHW: Tensor, perspectival_BHW: Tensor) -> Tensor:
-    """What cells that were ruled out claim of the rest of a budget, `[B, H, W]` in [0, 1], without a gradient.
+def overlooked(pyramid: TexturePyramid, relevance_BHW: Tensor, information_BHW: Tensor) -> Tensor:
+    """What cells that were ruled out claim of the rest of a budget, `[B, H, W]` in [-1, 1], without a gradient.
 
-    As much as they hold, and less where they stand out: what is loud was seen, and ruled out all the same; what is
-    quiet may have been overlooked. Empty ground claims nothing.
+    As much as they hold above the image's ground: blank paper claims nothing. What is louder than what was found, in
+    colour or detail, and what lies beside it, claims less than nothing: it was seen, and ruled out all the same.
     """
-    return above_ground(information_BHW.detach()) * (1 - perspectival_BHW.detach()).square()
+    relevance_BHW = relevance_BHW.detach()
+    share_BHW = relevance_BHW / relevance_BHW.sum((1, 2), keepdim=True).clamp(min=1e-12)
+    named = dict(zip(pyramid.names, pyramid.cell_BCHW.unbind(1), strict=True))
+    rgb_B3HW = torch.stack([named[name] for name in GROUPS["colour"]], dim=1)
+    detail_BHW = next(named[name] for name in DETAIL if name in named)
+    loud_BHW = torch.zeros_like(relevance_BHW)
+    for level_BHW in (rgb_B3HW.amax(1) - rgb_B3HW.amin(1), detail_BHW):
+        found_B11 = (level_BHW * share_BHW).sum((1, 2), keepdim=True)
+        loud_BHW = torch.maximum(loud_BHW, (level_BHW > LOUDER * found_B11 + LEAST_LOUD).float())
+    loud_BHW = F.max_pool2d(loud_BHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0]
+    return torch.where(loud_BHW > 0, -1.0, above_ground(information_BHW.detach()))
 
 
 def above_ground(information_BHW: Tensor) -> Tensor:

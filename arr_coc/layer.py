@@ -121,14 +121,16 @@ class ARRCOCLayer(nn.Module):
             with part("knowing"):
                 scores_BSHW = self.knowing(pyramid, question)
             with part("balancing"):
-                return self.settle(scores_BSHW, question, pyramid.spread_B)
+                judgement = self.settle(scores_BSHW, question, pyramid.spread_B)
+                information_BHW, relevance_BHW = judgement.maps["information"], judgement.balance.relevance_BHW
+                return replace(judgement, rest_BHW=overlooked(pyramid, relevance_BHW, information_BHW))
 
     def settle(self, scores_BSHW: Tensor, question: QuestionTokens, spread_B: Tensor) -> Judgement:
         """Balancing alone: what becomes of three maps; `spread_B` says how unevenly the image's detail lies."""
         balance = cautious(self.balancing(scores_BSHW, self.pool(question)), spread_B)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         mass_B = balance.relevance_BHW.detach().sum((1, 2))
-        return Judgement(maps, balance, mass_B, rest_BHW=overlooked(maps["information"], maps["perspectival"]))
+        return Judgement(maps, balance, mass_B)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ARRCOCLayer":
         """Moves with its model, and stays in fp32 when the model is cast: ranks of a thousand scores need it."""

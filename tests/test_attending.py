@@ -224,8 +224,10 @@ def test_the_rest_of_a_budget_goes_where_it_is_claimed():
         assert not kept[8:, 8:].any(), "empty ground comes last"
         assert kept[:8].sum() > 4 * kept[8:, :8].sum()
         assert (kept[:8].view(2, 4, 4, 4).sum((1, 3)) > 0).all(), "evenly where claims are alike"
-    whole = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([250]), claims).keep_BHW[0]
-    assert whole.sum() == 250
+    claims[0, 8:12, 8:] = -1.0
+    most = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([230]), claims).keep_BHW[0]
+    assert most.sum() == 230
+    assert most[12:].all(), "what claims less than nothing comes after what claims nothing"
 
 
 @given(st.integers(0, 9), st.sampled_from([0.0, 1e-9, 0.3, 1.0]))

@@ -5,6 +5,8 @@ import torch
 
 from arr_coc.attending import TokenAllocator
 from arr_coc.balancing import LEAST_SCORE, AdaptiveTensionBalancer, map_statistics, overlooked, product
+from arr_coc.knowing import inside_bits
+from arr_coc.texture import texture_pyramid
 
 DIM = 24
 
@@ -79,11 +81,20 @@ def test_maps_that_agree_are_told_from_those_that_do_not():
 
 
 def test_the_rest_of_a_budget_is_claimed_by_what_is_quiet_and_holds_something():
-    information = torch.tensor([[[0.1, 0.1, 0.1, 0.6, 0.6]]])
-    perspectival = torch.tensor([[[0.0, 0.9, 0.0, 0.1, 0.9]]])
-    claims = overlooked(information, perspectival)[0, 0]
-    assert (claims[:3] == 0).all()
-    assert claims[3] > 10 * claims[4] > 0
+    image = torch.full((1, 3, 288, 288), 0.8)
+    noise = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0)) - 0.5
+    image[..., 0:32, 0:32] += 0.4 * noise  # what is sought: quiet
+    image[..., 128:160, 0:32] += 0.4 * noise  # another like it
+    image[..., 128:160, 128:160] = torch.tensor([0.9, 0.1, 0.1]).view(3, 1, 1)  # loud by its colour
+    image[..., 0:32, 256:288] += 1.6 * noise  # loud by its detail
+    pyramid = texture_pyramid(image.clamp(0, 1), 9)
+    relevance = torch.full((1, 9, 9), 1e-4)
+    relevance[0, 0, 0] = 0.9
+    claims = overlooked(pyramid, relevance, inside_bits(pyramid, pyramid.names).mean(1))[0]
+    assert claims[4, 0] > 0.1
+    assert claims[8, 8] == 0, "blank"
+    assert (claims[3:6, 3:6] == -1).all(), "loud, and what lies beside it"
+    assert claims[0, 8] == -1
 
 
 def test_weak_saliency_lowers_the_perspectival_exponent(balancer):

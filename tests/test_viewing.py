@@ -262,7 +262,7 @@ def test_each_cell_says_which_way_spoke_for_it():
     assert made.spoke == ["information", "perspectival", "participatory", "participatory"]
     whole = sum(made.voices.values())
     assert torch.allclose(whole - whole.mean(), made.relevance.log() - made.relevance.log().mean(), atol=1e-5)
-    assert token_rows(made)[2]["why"] == "kept: rank 2 by relevance; what the question wants spoke for it"
+    assert viewing.token_rows(made)[2]["why"] == "kept: rank 2 by relevance; what the question wants spoke for it"
 
 
 @pytest.mark.parametrize(
