@@ -23,7 +23,7 @@ UNTRAINED_EXPONENTS = (0.5, 0.5, 1.0)
 UNTRAINED_TENSIONS = (0.5, 0.1, 0.2)
 STATISTICS = 4  # of each map; and one for each pair of maps
 EVEN, NEARLY_EVEN = 0.65, 0.7  # spread of detail under which an image has no structure, and may have none
-SURE = 0.98  # relevance that the best cell of a structured image nearly always has
+SURE = 0.97  # relevance that the best cell of a structured image nearly always has
 GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
 LOUDER, LEAST_LOUD = 1.5, 0.1  # times what was found, and more, from where a cell's colour or detail is loud beside it
 LEAST_SCORE = 1e-3  # share of a map's peak that counts as nothing: a logarithm needs a floor
@@ -100,15 +100,16 @@ class AdaptiveTensionBalancer(nn.Module):
         return torch.stack([one if name == "perspectival" else torch.ones_like(one) for name, one in columns], dim=-1)
 
 
-def cautious(balance: Balance, spread_B: Tensor) -> Balance:
+def cautious(balance: Balance, spread_B: Tensor, even: float = EVEN) -> Balance:
     """Where an image has no structure, half of the budget goes on even coverage.
 
-    `spread_B` says how unevenly its detail lies. Under EVEN no map is believed. Splatter may lie as unevenly as
-    the plainest scenes do: from there to NEARLY_EVEN, only a map that is sure of something is believed.
+    `spread_B` says how unevenly its detail lies. Under `even` no map is believed. Splatter may lie as unevenly as
+    the plainest scenes do: from there to NEARLY_EVEN, only a map that is sure of something is believed. A map that has
+    learned to find nothing in noise is believed wherever it is sure (`even` 0): scenes may stand on bricks.
     """
     particularize_B, explore_B, diversify_B = balance.tensions_BT.unbind(-1)
     unsure_B = balance.relevance_BHW.detach().amax((1, 2)) < SURE
-    lost_B = (spread_B < EVEN) | (unsure_B & (spread_B < NEARLY_EVEN))
+    lost_B = (spread_B < even) | (unsure_B & (spread_B < NEARLY_EVEN))
     # What is added has no gradient, so that the tension learns from these images as from any other.
     explore_B = explore_B + lost_B * (CAUTION - explore_B).clamp(min=0).detach()
     return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))

@@ -127,7 +127,7 @@ class ARRCOCLayer(nn.Module):
 
     def settle(self, scores_BSHW: Tensor, question: QuestionTokens, spread_B: Tensor) -> Judgement:
         """Balancing alone: what becomes of three maps; `spread_B` says how unevenly the image's detail lies."""
-        balance = cautious(self.balancing(scores_BSHW, self.pool(question)), spread_B)
+        balance = cautious(self.balancing(scores_BSHW, self.pool(question)), spread_B, even=0.0)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         mass_B = balance.relevance_BHW.detach().sum((1, 2))
         return Judgement(maps, balance, mass_B)

@@ -73,6 +73,7 @@ class SelectorTrainConfig:
     accumulate: int = 1  # batches per optimizer step and process
 
     learning_rate: float = 1.5e-3
+    policy_rate: float = 0.1  # of that for the policy: faster, it would drop maps that have not learned yet
     final_rate: float = 0.01  # learning rate at the end, as a share of the peak
     warmup_steps: int = 100
     weight_decay: float = 0.01
@@ -82,8 +83,9 @@ class SelectorTrainConfig:
     positive_weight: float = 8.0  # how much a cell with evidence weighs against one without
     mse: float = 0.0
     iou: float = 0.5
-    participatory: float = 0.5  # weight of the participatory map's own loss beside that of the whole relevance
-    perspectival: float = 0.2  # weight of the perspectival map's loss: it learns what any question could be about
+    participatory: float = 0.2  # weight of the participatory map's own loss beside that of the whole relevance
+    information: float = 0.2  # weight of the information map's loss: it learns what any question could be about
+    perspectival: float = 0.2  # likewise of the perspectival map's
     budget: float = 0.5
     too_few: float = 4.0  # how much more a budget that misses evidence costs than one that is too large
 

@@ -67,14 +67,16 @@ def make_learner(
             enable_checkpointing(model)
         strategy = GRADIENT_STRATEGIES[config.strategy]()
         owner.arr_coc_config = replace(owner.arr_coc_config, straight_through=strategy.gated, encoding=config.encoding)
-        owner.selector = StrategySelector(ARRCOCSelector(owner.layer), strategy)
+        # Rows end with their answers here, and a look asks what a row ends with: it would see them.
+        owner.selector = StrategySelector(ARRCOCSelector(owner.layer, light=1), strategy)
         learner = AnswerLearner(owner.train(), config)
     else:
         learner = MapLearner(owner.eval(), config)
     names: dict[Tensor, str] = {p: name for name, p in owner.named_parameters() if p.requires_grad}
-    own = [p for p, name in names.items() if name.startswith("layer.")]
-    other = [p for p, name in names.items() if not name.startswith("layer.")]
-    groups = [{"params": own, "peak": config.learning_rate}, {"params": other, "peak": config.base_rate}]
+    slow = config.learning_rate * config.policy_rate
+    peaks = {"layer.balancing.": slow, "layer.": config.learning_rate, "": config.base_rate}
+    of = {p: next(start for start in peaks if name.startswith(start)) for p, name in names.items()}
+    groups = [{"params": [p for p in names if of[p] == start], "peak": peak} for start, peak in peaks.items()]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=1.0, weight_decay=config.weight_decay)
     return Makings(owner, learner, optimizer, names)
 

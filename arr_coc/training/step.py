@@ -58,14 +58,19 @@ def map_losses(
     if config.target == "attention":
         return found
     target_RHW, positive = group.targets_RHW, config.positive_weight
-    standout_RHW, stands_RHW = group.standout_BHW[group.image_R], judgement.maps["perspectival"]
+    standout_RHW = group.standout_BHW[group.image_R]
+    # Blind maps learn what any question could be about. Balanced, so that they take nothing from what might be asked.
+    blind = {
+        name: losses.relevance_bce(judgement.maps[name], standout_RHW, "balanced", *counted)
+        for name in ("information", "perspectival")
+    }
     room = (balance.relevance_BHW, balance.tensions_BT[:, 0], target_RHW, layer.attending)
     return found | {
         "relevance": config.bce * losses.relevance_bce(soft_RHW, target_RHW, positive, *counted),
         "mse": config.mse * losses.relevance_mse(soft_RHW, target_RHW, *counted),
         "iou": config.iou * losses.soft_iou(soft_RHW, target_RHW, *counted),
         "participatory": config.participatory * losses.relevance_bce(wanted_RHW, target_RHW, positive, *counted),
-        "perspectival": config.perspectival * losses.relevance_bce(stands_RHW, standout_RHW, positive, *counted),
+        **{name: getattr(config, name) * loss for name, loss in blind.items()},
         "budget": config.budget * losses.budget_loss(*room, *counted, too_few=config.too_few),
     }
 
@@ -78,7 +83,7 @@ def counted_rows(group: GridGroup, config: SelectorTrainConfig) -> dict[str, flo
     rows = len(group.examples)
     return {
         **taught,
-        **dict.fromkeys(("relevance", "mse", "participatory", "perspectival"), float(known_R.sum())),
+        **dict.fromkeys(("relevance", "mse", "participatory", "information", "perspectival"), float(known_R.sum())),
         **dict.fromkeys(("iou", "budget"), float((known_R * (group.targets_RHW.sum((1, 2)) > 0)).sum())),
         **dict.fromkeys(("answer", "right"), float(rows)),
     }
