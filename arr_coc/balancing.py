@@ -1,4 +1,4 @@
-"""Three maps and the question -> exponents, tensions, and one relevance map: a product of powers.
+"""Three maps and the question -> exponents, tensions, and one relevance map: a product of powers of odds.
 
 B batch, H W grid of cells, D language-model width, S = 3 scorers, T = 3 tensions.
 
@@ -48,16 +48,19 @@ def map_statistics(scores_BSHW: Tensor) -> Tensor:
 
 
 def product(scores_BSHW: Tensor, exponents_BS: Tensor) -> Tensor:
-    """Product of powers of the maps, in [0, 1]: a cell must matter to every map that has an exponent.
+    """Product of powers of the maps' odds, as a chance in [0, 1]: what each way holds for or against a cell, weighed.
 
-    A sum of logarithms. A map's 0 counts as LEAST_SCORE, smoothly, so that no single map is a veto without a way back.
+    A value of 1/2 changes nothing, and what one map is sure against, others must be surer for. As plain powers of maps
+    under 1, ways could only take away from each other, and training let the blind ones go. A sum of logarithms; 0 and 1
+    count as LEAST_SCORE and its opposite, smoothly, so that no single map is a veto without a way back.
     """
-    logs_BSHW = (LEAST_SCORE + (1 - LEAST_SCORE) * scores_BSHW).log()
-    return torch.einsum("bshw,bs->bhw", logs_BSHW, exponents_BS).exp()
+    inside_BSHW = LEAST_SCORE + (1 - 2 * LEAST_SCORE) * scores_BSHW
+    odds_BSHW = inside_BSHW.log() - (1 - inside_BSHW).log()
+    return torch.einsum("bshw,bs->bhw", odds_BSHW, exponents_BS).sigmoid()
 
 
 def multiply(scores_BSHW: Tensor, exponents_BS: Tensor) -> Tensor:
-    """The same of maps that mean nothing but their order, brought to [0, 1]: the weighted geometric mean.
+    """Product of powers of maps that mean nothing but their order, brought to [0, 1]: the weighted geometric mean.
 
     Each map is taken relative to its peak, so that its scale does not matter; the root keeps what is left of small
     products apart from nothing.

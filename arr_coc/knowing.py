@@ -143,7 +143,7 @@ class ParticipatoryScorer(nn.Module):
     Of the image it is shown what a small copy gives: `pyramid.seen_BGHW`, and where the language model itself looked at
     it for this question, per layer and head (`question.looked_BMHW`). Cells and tokens meet in a shared space of 96.
     Before they are matched, cells hear the question and each other (`Deliberation`), since what answers may stand
-    beside what was named. Without a question the map is 1 everywhere, which changes no product.
+    beside what was named. Without a question the map is 1/2 everywhere, which speaks for nothing.
     """
 
     def __init__(self, hidden_dim: int, seen: int, look_dim: int = 0) -> None:
@@ -184,7 +184,7 @@ class ParticipatoryScorer(nn.Module):
         best_BN = match_BNL.masked_fill(~mask_B1L, -1e4).amax(-1)
         wanted_BN = torch.stack([best_BN, mean_BN, total_BN], dim=-1) @ self.mix + self.wanted(cells_BNE).squeeze(-1)
         wanted_BHW = (wanted_BN.view(-1, height, width) + looked_BHW).sigmoid()
-        return torch.where(question.asked_B.view(-1, 1, 1), wanted_BHW, torch.ones_like(wanted_BHW))
+        return torch.where(question.asked_B.view(-1, 1, 1), wanted_BHW, torch.full_like(wanted_BHW, 0.5))
 
 
 def told_looks(looked_BMHW: Tensor, expected: int) -> tuple[Tensor, Tensor]:

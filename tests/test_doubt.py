@@ -69,7 +69,7 @@ def test_without_doubt_it_judges_as_the_product_does(made, group):
 
 def test_a_hidden_question_leaves_the_blind_maps_as_they_are(made, group):
     plain, hidden = judged(made, group), judged(made, group, hidden_share=1.0)
-    assert (hidden.maps["participatory"] == 1).all()
+    assert (hidden.maps["participatory"] == 0.5).all()
     for name in ("information", "perspectival"):
         assert torch.allclose(plain.maps[name], hidden.maps[name], atol=1e-6)
     assert not torch.allclose(plain.balance.relevance_BHW, hidden.balance.relevance_BHW)

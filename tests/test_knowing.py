@@ -129,14 +129,14 @@ def test_a_model_with_other_heads_is_refused(knowing):
         knowing(texture_pyramid(torch.rand(1, 3, 128, 128), 4), asked)
 
 
-def test_without_a_question_the_participatory_map_changes_no_product(knowing):
+def test_without_a_question_the_participatory_map_speaks_for_nothing(knowing):
     pyramid = texture_pyramid(torch.rand(2, 3, 128, 128), 4)
     mask = torch.tensor([[True, True], [False, False]])
     asked = QuestionTokens.of(torch.randn(2, 2, DIM), mask)
     scores = knowing.participatory(pyramid, asked)
     assert scores[0].std() > 0
-    assert (scores[1] == 1).all()
-    assert (knowing.participatory(pyramid, QuestionTokens.of(torch.zeros(2, 0, DIM))) == 1).all()
+    assert (scores[1] == 0.5).all()
+    assert (knowing.participatory(pyramid, QuestionTokens.of(torch.zeros(2, 0, DIM))) == 0.5).all()
 
 
 def test_padding_of_the_question_changes_nothing(knowing):

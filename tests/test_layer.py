@@ -87,7 +87,7 @@ def test_empty_and_padding_only_questions(layer):
     for embeds, mask in ((torch.zeros(1, 0, DIM), None), (torch.randn(1, 3, DIM), torch.zeros(1, 3, dtype=torch.bool))):
         output = layer(None, embeds, image, grid=(12, 12), query_mask=mask, keep=9)
         assert output.mask.sum() == 9
-        assert (output.maps["participatory"] == 1).all()
+        assert (output.maps["participatory"] == 0.5).all()
 
 
 def test_scores_that_are_not_finite_keep_all_with_the_reason(caplog):

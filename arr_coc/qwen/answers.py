@@ -14,7 +14,7 @@ WAYS = {
     "participatory": "what the question wants",
 }
 """The ways of knowing in words."""
-LEAST_VOICE = 1e-3  # values of a map under this count as this: a logarithm needs a floor
+LEAST_VOICE = 1e-3  # values of a map nearer to 0 or 1 count as this: a logarithm needs a floor
 ALONE, MOSTLY = 0.85, 0.55  # share of all that was said: above, one way decided, or led
 
 
@@ -73,14 +73,14 @@ class ImageSelection:
 
     @property
     def voices(self) -> dict[str, Tensor]:
-        """How far each way of knowing spoke for each cell against the mean of the image, `[H, W]`, as logarithms.
+        """How far each way of knowing spoke for each cell against the mean of the image, `[H, W]`: logarithms of odds.
 
-        They add up to the logarithm of relevance, but for a constant. Empty where relevance is no product of the ways.
+        The trained layer's add up to those of relevance, but for a constant. Empty where there are no such ways.
         """
         if set(self.maps) != set(WAYS):
             return {}
-        logs = {name: map_HW.float().clamp(min=LEAST_VOICE).log() for name, map_HW in self.maps.items()}
-        return {name: self.weights[name] * (log_HW - log_HW.mean()) for name, log_HW in logs.items()}
+        odds = {name: map_HW.float().logit(LEAST_VOICE) for name, map_HW in self.maps.items()}
+        return {name: self.weights[name] * (odds_HW - odds_HW.mean()) for name, odds_HW in odds.items()}
 
     @property
     def spoke(self) -> list[str]:
