@@ -73,7 +73,7 @@ class SelectorTrainConfig:
     accumulate: int = 1  # batches per optimizer step and process
 
     learning_rate: float = 1.5e-3
-    policy_rate: float = 0.1  # of that for the policy: faster, it would drop maps that have not learned yet
+    policy_rate: float = 0.3  # of that for the policy: faster, it would drop maps that have not learned yet
     final_rate: float = 0.01  # learning rate at the end, as a share of the peak
     warmup_steps: int = 100
     weight_decay: float = 0.01
