@@ -60,7 +60,7 @@ run_lane() {
             done ;;
         channels)
             for count in 13 40; do
-                learn studies.selector.train $count selector-mini-1 800 --seed 1 --channels $count
+                learn studies.selector.train $count selector-mini-1 800 --seed 1 --wide 0.65 --channels $count
                 python3 -m studies.selector.worlds --adapter "$folder/$count" --questions $((4 * percent)) \
                     --out "$folder/$count.json"
             done ;;
