@@ -42,10 +42,10 @@ WORKSPACE = 32 * 2**20  # cuBLAS keeps such a buffer, taken from torch's allocat
 PATCHES = 4  # of a cell
 
 # The selector is many small operations in fp32: bytes per cell, counted over the live tensors of the layer itself.
-ROW_BYTES = 26_600  # of each question: scorers and their backward pass
+ROW_BYTES = 22_100  # of each question: scorers and their backward pass
 ROW_TOKEN_BYTES = 21  # more per token of the question: its match with every cell
 IMAGE_BYTES = 6_600  # of each image: pyramid and stem
-ROW_GLANCE_BYTES, IMAGE_GLANCE_BYTES = 8, 4  # more per channel of a glance: two scorers stack it for each question
+ROW_GLANCE_BYTES, IMAGE_GLANCE_BYTES = 4, 1  # more per channel of a glance: one scorer reads it for each question
 TEXTURE_BYTES = 28_700  # of each image while textures are made, freed before the scorers run
 
 
