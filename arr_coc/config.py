@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 FORMAT_VERSION = 4  # raised when a saved adapter of the version before can no longer be read as it is
-SINCE: set[str] = set()  # keys that came within this version
 CONFIG_FILE = "arr_coc_config.json"
 
 ENCODINGS = ("auto", "dense", "sparse", "foveated", "weighted")
@@ -187,10 +186,7 @@ class ARRCOCConfig:
 
     @classmethod
     def load(cls, folder: Path) -> "ARRCOCConfig":
-        """Read a saved config. Unknown, missing or outdated keys are refused by name, never guessed.
-
-        Only what no adapter could know when it was saved (`SINCE`) may be missing: it is as it was then.
-        """
+        """Read a saved config. Unknown, missing or outdated keys are refused by name, never guessed."""
         path = folder / CONFIG_FILE
         try:
             data = json.loads(path.read_text())
@@ -204,7 +200,7 @@ class ARRCOCConfig:
                 f"{FORMAT_VERSION}; train the adapter anew, or load it with the version of arr-coc that made it"
             )
         known = {field.name: field for field in fields(cls)}
-        for key in sorted((set(data) ^ set(known)) - (SINCE - set(data))):
+        for key in sorted(set(data) ^ set(known)):
             what = "unknown" if key in data else "missing"
             raise ValueError(f"{path.name}: key {key!r} is {what}; the adapter was saved by another version")
         for key, value in data.items():
