@@ -205,7 +205,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 27_750, 185, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 27_800, 185, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

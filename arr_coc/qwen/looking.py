@@ -259,7 +259,7 @@ class Looker:
 
             how = (self.selector.name, self.selector.first_look, weights_stamp(self.selector))
             keys, what = [shown.keys[n] for n in members], (grid, *how)
-            more["pyramid"] = self.memory.pyramid(keys, what, self.config.texture_channels, see)
+            more["pyramid"] = self.memory.pyramid(keys, what, self.selector.channels, see)
             image_B3hw = None  # nothing is left to be read from it
         return self.judge(grid, question, stopwatch, image_B3hw, stacked(shown.tokens), **more)
 

@@ -37,6 +37,7 @@ class LookTwiceSelector(Selector):
     reads_pixels = True
     reads_tokens = False
     sees = True
+    channels = 13  # the default textures, whatever an adapter beside it reads: its figures were measured with them
     untrained_notice = "no trained adapter: the model looks twice, first at a small copy"
 
     def __init__(
@@ -57,7 +58,6 @@ class LookTwiceSelector(Selector):
         self.exponents = (information, perspectival, EXPONENTS[2])
         self.fixed_3S: Tensor  # exponents where something is asked and where not; tensions
         self.register_buffer("fixed_3S", torch.tensor([self.exponents, UNASKED, TENSIONS]), persistent=False)
-        self.channels = config.texture_channels
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         pyramid = view.pyramid

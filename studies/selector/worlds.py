@@ -10,7 +10,6 @@ means, and looking twice, untrained. Recall is of the most that so many cells ca
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,7 @@ def asked_in(world: str, questions: int, side: int) -> list[Asked]:
 
 def look_twice(chooser: Chooser, asked: Sequence[Asked], keeps: Sequence[Keep]) -> dict[Keep, list[Chosen]]:
     """What looking twice keeps, untrained, of the same small copies."""
-    config = replace(chooser.looker.config, texture_channels=13)
-    selector = LookTwiceSelector(config).to(chooser.device)
+    selector = LookTwiceSelector(chooser.looker.config).to(chooser.device)
     found: dict[Keep, list[Chosen]] = {keep: [] for keep in keeps}
     for numbers in batches(asked, CELLS_AT_ONCE[chooser.device.type]):
         images = [asked[n].image for n in numbers]
