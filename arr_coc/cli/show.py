@@ -101,8 +101,9 @@ def writers(image: "Image.Image", question: str, answer: "Answer") -> dict[str, 
     """What an answer's choice has to show, by name: functions that write it to a file, under question and answer."""
     from arr_coc.config import SCORERS
     from arr_coc.files import write_whole
+    from arr_coc.qwen.answers import WAYS
     from arr_coc.viewing import headed, heatmap, kept_page, scorer_panels, slider_page, token_rows, tokens_told
-    from arr_coc.viewing.heatmaps import ABOUT, weight_told
+    from arr_coc.viewing.heatmaps import weight_told
     from arr_coc.viewing.saving import save_picture, save_table
     from arr_coc.viewing.warping import homunculus_page
 
@@ -123,7 +124,7 @@ def writers(image: "Image.Image", question: str, answer: "Answer") -> dict[str, 
         made["homunculus"] = pictured(homunculus_page, image, relevance)
     for name in set(SCORERS) & set(selection.maps):
         weight = selection.weights[name]
-        title = f"{name}: {ABOUT[name]}, {weight_told(weight)}"
+        title = f"{name}: {WAYS[name]}, {weight_told(weight)}"
         made[name] = pictured(heatmap, image, selection.maps[name], title=title, weight=weight)
     return made
 

@@ -196,7 +196,8 @@ class Looker:
     def first_looker(self) -> FirstLooker:
         """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
         settings = self.selector.first_look or FirstLook()
-        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id)
+        glances = self.selector.reads_glance and self.selector.first_look is not None
+        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id, glances)
 
     @property
     def gives_context(self) -> bool:
@@ -265,14 +266,16 @@ class Looker:
         }
         image_B3hw = stacked(shown.pixels)
         if shown.keys is not None and image_B3hw is not None and not torch.is_grad_enabled():
+            glance = more.pop("glance_BXHW", None)
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
-                glance_BXHW = self._glance(some, grid, stopwatch)
-                return self.selector.see(vision.still(some), grid, glance_BXHW, stopwatch)
+                seen = self._glance(some, grid, stopwatch) if glance is None else glance[places]
+                return self.selector.see(vision.still(some), grid, seen, stopwatch)
 
-            keys, what = [shown.keys[n] for n in members], (grid, self.selector.name, weights_stamp(self.selector))
-            more["pyramid"] = self.memory.pyramid(keys, what, self.config.texture_channels, see)
+            how = (self.selector.name, self.selector.first_look, weights_stamp(self.selector))
+            keys, what = [shown.keys[n] for n in members], (grid, *how)
+            more["pyramid"] = self.memory.pyramid(keys, what, self.selector.channels, see)
             image_B3hw = None  # nothing is left to be read from it
         return self.judge(grid, question, stopwatch, image_B3hw, stacked(shown.tokens), **more)
 
@@ -302,7 +305,7 @@ class Looker:
                 assert shown.pixels is not None
                 with stopwatch.part("first look"):
                     seen = looker.first_looker().look(request, shown.pixels, keys=shown.keys)
-                    shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, first=seen)
+                    shown = replace(shown, more={**shown.more, **seen.view}, first=seen)
             return self._choose(shown, question, request.layout, keeps, stopwatch, foveated)
         except Exception as error:
             if self.strict or self.raises:

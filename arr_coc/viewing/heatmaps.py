@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from arr_coc.config import SCORERS
-from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.answers import WAYS, ImageSelection
 from arr_coc.viewing.cards import SWATCH, choice_legend, entry, rows_of
 from arr_coc.viewing.overlays import RELEVANT, choice_overlay, dotted, outline
 from arr_coc.viewing.paper import (
@@ -37,11 +37,6 @@ BAR, BAR_ROOM, BAR_LEAST = 16, 92, 120  # px: width of the colour bar, with its 
 PANEL = 300  # px of the longer side of one of several panels
 NO_WEIGHT = 0.005  # a weight that reads 0.00
 FADED = 0.6  # share of the paper over a map that was not used
-ABOUT = {
-    "information": "how much is there",
-    "perspectival": "what stands out",
-    "participatory": "what the question wants",
-}
 TENSION_ENDS = {
     "particularize": ("compress", "particularize"),
     "explore": ("exploit", "explore"),
@@ -145,7 +140,7 @@ def heatmap(
 
 
 def scorer_panels(image: Image.Image, selection: ImageSelection) -> Image.Image:
-    """The scorers' maps side by side, each with its weight, then relevance with the cut, and the tensions.
+    """The scorers' maps side by side, each with its exponent, then relevance with the cut, and the tensions.
 
     A selection without the three maps (training-free, another method, or all kept) is shown by what it has, and the
     picture says what is missing.
@@ -165,7 +160,7 @@ def scorer_panels(image: Image.Image, selection: ImageSelection) -> Image.Image:
         seen = choice_overlay(fitted(image, PANEL), selection)
         blocks.append(above([_titled(seen, "kept", ""), *choice_legend([selection])], 8))
     row = beside(blocks, gap=20)
-    why = f"Why these cells: {selection.why}."
+    why = f"Why these cells: {selection.why}." + (f" They follow {selection.balance}." if selection.balance else "")
     if scorers:
         words = text_block(why, row.width, SMALL, ink=FAINT)
         return page(above([row, tension_bars(selection.tensions), words], gap=16))
@@ -175,8 +170,8 @@ def scorer_panels(image: Image.Image, selection: ImageSelection) -> Image.Image:
 
 
 def scorer_block(block: Image.Image, name: str, weight: float) -> Image.Image:
-    """A scorer's map with its name and weight; faded where it has no weight, since it chose nothing."""
-    title, about = f"{name}, {weight_told(weight)}", ABOUT[name]
+    """A scorer's map with its name and exponent; faded where that is 0, since it chose nothing."""
+    title, about = f"{name}, {weight_told(weight)}", WAYS[name]
     if weight >= NO_WEIGHT:
         return _titled(block, title, about)
     return _titled(faded(block), title, about, FAINT)
@@ -188,7 +183,7 @@ def faded(block: Image.Image) -> Image.Image:
 
 
 def weight_told(weight: float) -> str:
-    return "no weight for this question" if weight < NO_WEIGHT else f"weight {weight:.2f}"
+    return "no say in this question" if weight < NO_WEIGHT else f"exponent {weight:.2f}"
 
 
 def _titled(block: Image.Image, title: str, about: str, ink: RGB = INK) -> Image.Image:
