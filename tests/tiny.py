@@ -223,3 +223,14 @@ def eager_attention(model: Qwen3VLForConditionalGeneration) -> Iterator[None]:
         yield
     finally:
         text.set_attn_implementation(before)
+
+
+def by_hand(ours, inputs, keep: float, steps: int) -> torch.Tensor:
+    """New tokens of a loop over `forward` and its cache, the likeliest each time, `[B, steps]`."""
+    output = ours(**inputs, keep=keep, use_cache=True, output_arr_coc_info=True)
+    mask, tokens = output.arr_coc.attention_mask, []
+    for _ in range(steps):
+        tokens.append(output.logits[:, -1].argmax(-1, keepdim=True))
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+        output = ours(input_ids=tokens[-1], attention_mask=mask, past_key_values=output.past_key_values, use_cache=True)
+    return torch.cat(tokens, 1)
