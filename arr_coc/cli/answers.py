@@ -74,7 +74,7 @@ def write_overlay(
         from arr_coc.viewing.clips import clip_card, save_animation
 
         if path.suffix.lower() == ".gif":
-            save_animation(path, clips[0], answer)
+            save_animation(path, clips[0], question, answer)
         else:
             save_as(clip_card(clips[0], question, answer), path)
         return

@@ -39,14 +39,19 @@ def clip_strip(clip: Clip, choices: Sequence[ImageSelection]) -> Image.Image:
         choice, frame = choices[number], frames[number]
         ratio = side / max(frame.size)
         shown = frame.resize((max(1, round(frame.width * ratio)), max(1, round(frame.height * ratio))))
-        words = f"{seconds_told(choice)}: {choice.cells_kept} kept" + (", cut" if choice.cut else "")
-        line = text_block(words, shown.width, SMALL - 2, ink=CUT if choice.cut else FAINT, most=1)
-        cards.append(above([choice_overlay(shown, choice), line], gap=2))
+        cards.append(_moment(shown, choice))
     per_row = max(1, WIDE // (cards[0].width + 10))
     rows = [beside(cards[start : start + per_row]) for start in range(0, len(cards), per_row)]
     left_out = len(choices) - len(cards)
     said = [text_block(f"{left_out} moments that keep less are not shown.", WIDE, SMALL, ink=FAINT)] if left_out else []
     return above([*rows, *said])
+
+
+def _moment(frame: Image.Image, choice: ImageSelection) -> Image.Image:
+    """A frame with its kept cells; below it when that is, and how many they are."""
+    words = f"{seconds_told(choice)}: {choice.cells_kept} kept" + (", cut" if choice.cut else "")
+    line = text_block(words, frame.width, SMALL - 2, ink=CUT if choice.cut else FAINT, most=1)
+    return above([choice_overlay(frame, choice), line], gap=2)
 
 
 def seconds_told(choice: ImageSelection) -> str:
@@ -90,11 +95,13 @@ def clip_card(clip: Clip, question: str, answer: Answer, number: int = 0) -> Ima
     return headed(made, question, answer.text, tokens_told(answer.tokens_kept, answer.tokens_total))
 
 
-def save_animation(path: Path, clip: Clip, answer: Answer, number: int = 0) -> None:
-    """The overlay of every frame, as a GIF or WebP that plays as fast as the frames were sampled."""
+def save_animation(path: Path, clip: Clip, question: str, answer: Answer, number: int = 0) -> None:
+    """Every frame with its kept cells under question and answer, as a GIF or WebP as fast as it was sampled."""
     choices = [one for one in answer.selection if one.clip == number]
+    legend, told = choice_legend(choices), tokens_told(answer.tokens_kept, answer.tokens_total)
     frames = pictures(clip)
-    drawn = [choice_overlay(fitted(frame, LONGEST), choices[place // 2]) for place, frame in enumerate(frames)]
+    moments = [_moment(fitted(frame, LONGEST), choices[place // 2]) for place, frame in enumerate(frames)]
+    drawn = [headed(page(above([one, *legend])), question, answer.text, told) for one in moments]
     ends = [*clip.seconds[1:], clip.seconds[-1] + max(0.1, clip.seconds[-1] / max(1, len(frames) - 1))]
     times = [max(40, round(1000 * (end - start))) for start, end in zip(clip.seconds, ends, strict=True)]
     kind = "WEBP" if path.suffix.lower() == ".webp" else "GIF"
