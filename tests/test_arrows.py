@@ -58,7 +58,7 @@ ALSO = {"texture": {"importlib", "safetensors", "logging", "rapidocr"}}
 QWEN = (
     {"family"},
     {"vision", "answers", "storage", "shapes", "memory", "finding", "clips", "sizes"},
-    {"request", "break_even", "adapting", "streaming", "familiar"},
+    {"request", "adapting", "streaming", "familiar"},
     {"compact", "moving"},
     {"language", "processor", "periphery"},
     {"first_look", "loading"},

@@ -18,7 +18,7 @@ from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen import vision as encoding
-from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole
+from arr_coc.qwen.chooser import break_even_tokens, keep_small_whole
 from arr_coc.qwen.compact import shorten
 from arr_coc.qwen.graphs import FastRunner
 from arr_coc.qwen.graphs import choosing as selecting

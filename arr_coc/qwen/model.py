@@ -20,8 +20,7 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
 from arr_coc.qwen.adapting import has_adapters, merged_weights
 from arr_coc.qwen.answers import Answer, answers_of
-from arr_coc.qwen.break_even import say_small
-from arr_coc.qwen.chooser import Chooser, History, Images
+from arr_coc.qwen.chooser import Chooser, History, Images, say_small
 from arr_coc.qwen.dropin import StockManners, register
 from arr_coc.qwen.eager import Prepared
 from arr_coc.qwen.graphs import rules
