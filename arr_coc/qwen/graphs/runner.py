@@ -15,8 +15,7 @@ from torch import Tensor
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.graphs.choosing import Asked, Chosen, Pixels, choose, everything
-from arr_coc.qwen.graphs.first import context_of, look_first
-from arr_coc.qwen.graphs.fovea import heard_with_copies, rows_with_copies, with_copies
+from arr_coc.qwen.graphs.copies import context_of, heard_with_copies, look_first, rows_with_copies, with_copies
 from arr_coc.qwen.graphs.layout import (
     NotFast,
     PaddedSequences,
