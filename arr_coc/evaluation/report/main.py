@@ -9,8 +9,8 @@ from pathlib import Path
 
 from arr_coc.evaluation.field.data import MANY, SMALL_TEXT
 from arr_coc.evaluation.field.main import Say
+from arr_coc.evaluation.field.methods import PARTS as TIMED
 from arr_coc.evaluation.field.methods import REFERENCE
-from arr_coc.evaluation.field.table import PARTS as TIMED
 from arr_coc.evaluation.report import pages, results
 from arr_coc.evaluation.report.compare import at_budget, compared_blocks
 from arr_coc.evaluation.report.pages import (

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from arr_coc.evaluation.field.main import samples_path
-from arr_coc.evaluation.field.methods import ORACLE, REFERENCE, Method
+from arr_coc.evaluation.field.methods import ORACLE, PARTS, REFERENCE, Method
 from arr_coc.evaluation.field.run import Answered, read_samples
-from arr_coc.evaluation.field.table import PARTS
 from arr_coc.evaluation.plotting import BLUE, GREEN, ORANGE, PINK, RED, SKY, YELLOW
 from arr_coc.selectors import PLAIN, settings_of
 
