@@ -128,7 +128,7 @@ def encode_chats(
         seen, texts = clip_features(processor, clips)
         inputs |= seen
     marks = counts, iter(texts)
-    rows = [[one for ids, _ in render(processor, chat.messages, marks, True) for one in ids] for chat in chats]
+    rows = [[one for ids, _ in render(processor, chat.messages, marks) for one in ids] for chat in chats]
     padded = left_padded([(row, [0] * len(row)) for row in rows], processor.tokenizer.pad_token_id or 0)
     return inputs | {name: padded[name] for name in ("input_ids", "attention_mask")}
 
