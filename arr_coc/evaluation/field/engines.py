@@ -183,14 +183,13 @@ class PlainEngine:
         """Choose, encode, answer."""
         owner = self.owner
         prepared, vision_ms = self._prepare(batch, method)
-        prompt = prepared.compact.input_ids
+        prompt, parts = prepared.compact.input_ids, prepared.stopwatch.milliseconds()  # the device is done by then
         first = PromptRestorer(prompt, None)  # its clock begins here
         output = prepared.runner(owner.model).generate(
             **prepared.model_inputs(), max_new_tokens=self.most_tokens, do_sample=False, streamer=first
         )
         whole = time.perf_counter() - first.started
         texts = owner.processor.tokenizer.batch_decode(output[:, prompt.shape[1] :], **PLAIN_TEXT)
-        parts = prepared.stopwatch.milliseconds()
         early = parts.get("first layers", 0.0)
         time_ms = {
             "select": sum(ms for part, ms in parts.items() if part not in NOT_CHOOSING) / batch.rows,
