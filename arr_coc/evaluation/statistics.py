@@ -1,10 +1,10 @@
-"""Means and differences with 95 % intervals, and tests of paired differences: all of them over images.
+"""Means, ratios and differences with 95 % intervals, and tests of paired differences: all of them over images.
 
 Questions about one image are not independent, so images are what is drawn again (bootstrap) or changes its sign
 (permutation). S samples, I images, M methods, Q questions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,12 +70,19 @@ def mean_of(sample: Clustered) -> Figure:
     return _figure(sample.mean, drawn, len(sample))
 
 
-def difference_of(a: Clustered, b: Clustered) -> Figure:
-    """Mean of `a` less mean of `b`, over the same images, so that what they share does not widen the interval."""
+def compared(a: Clustered, b: Clustered, how: Callable[..., Any]) -> Figure:
+    """A figure of two means over the same images, so that what they share does not widen the interval."""
     if not len(a) or not len(b):
         return _figure(float("nan"), np.empty(0), 0)
     drawn = resampled_means([a, b])
-    return _figure(a.mean - b.mean, drawn[:, 0] - drawn[:, 1], min(len(a), len(b)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(how(np.float64(a.mean), np.float64(b.mean)))
+        return _figure(value, how(drawn[:, 0], drawn[:, 1]), min(len(a), len(b)))
+
+
+def difference_of(a: Clustered, b: Clustered) -> Figure:
+    """Mean of `a` less mean of `b`."""
+    return compared(a, b, np.subtract)
 
 
 def flip_p(differences_QM: np.ndarray, images_Q: np.ndarray, seed: int = 0) -> np.ndarray:
