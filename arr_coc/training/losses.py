@@ -183,6 +183,7 @@ def distillation_loss(
     relevance_BHW: Tensor,
     attention_BHW: Tensor,
     sharpness: float = 2.0,
+    known_B: Tensor | None = None,
     weight_B: Tensor | None = None,
 ) -> Tensor:
     """Balanced cross-entropy against the dense model's own answer-token attention (>= 0, any scale).
@@ -195,5 +196,7 @@ def distillation_loss(
     attention_BHW = attention_BHW.detach().float()
     peak_B = attention_BHW.amax((1, 2))
     usable_B = attention_BHW.flatten(1).isfinite().all(-1) & (peak_B > 0)
+    if known_B is not None:
+        usable_B = usable_B & known_B.bool()
     target_BHW = _blank_unknown(attention_BHW / peak_B.view(-1, 1, 1), usable_B).clamp(0, 1) ** sharpness
     return relevance_bce(relevance_BHW, target_BHW, "balanced", usable_B, weight_B)
