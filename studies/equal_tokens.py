@@ -18,9 +18,8 @@ from typing import Any
 
 from arr_coc.evaluation.field.data import MANY, SMALL_TEXT, Record, ids_of, scene_pictures
 from arr_coc.evaluation.field.main import Bench, FieldOptions, Say, describe, samples_path
-from arr_coc.evaluation.field.methods import ORACLE, REFERENCE, Method
+from arr_coc.evaluation.field.methods import ORACLE, REFERENCE, Method, sample_of
 from arr_coc.evaluation.field.run import Samples
-from arr_coc.evaluation.field.table import sample_of
 from arr_coc.evaluation.statistics import Figure, difference_of, flip_p
 from arr_coc.files import write_json
 from arr_coc.selectors import PLAIN

@@ -541,7 +541,7 @@ def test_a_port_in_use_is_one_line(capsys):
 
 
 def test_without_gradio_one_line_says_how_to_get_it(capsys, monkeypatch):
-    monkeypatch.setattr("arr_coc.cli.demo.find_spec", lambda name: None)
+    monkeypatch.setattr("arr_coc.cli.serve.find_spec", lambda name: None)
     assert run(["demo"]) == 3
     assert capsys.readouterr().err == "arr-coc: the demo needs Gradio: pip install 'arr-coc[demo]'\n"
 

@@ -34,9 +34,8 @@ from arr_coc.evaluation.field.data import (
     vqa_plain,
 )
 from arr_coc.evaluation.field.main import Bench, FieldOptions, evaluate_field, samples_path
-from arr_coc.evaluation.field.methods import FIELD, Method, build, plan
+from arr_coc.evaluation.field.methods import FIELD, Method, build, check_counts, check_prompts, plan, reference_of
 from arr_coc.evaluation.field.run import Samples, pack_cells
-from arr_coc.evaluation.field.table import check_counts, check_prompts, reference_of
 from arr_coc.evaluation.statistics import flip_p, holm
 from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.processor import Conversation, encode

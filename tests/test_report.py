@@ -23,7 +23,7 @@ from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
 from arr_coc.evaluation.field.run import pack_cells
 from arr_coc.evaluation.plotting import Named, name_lines, new_figure, styled
 from arr_coc.evaluation.report import main as report_main
-from arr_coc.evaluation.report.compare import win_matrix
+from arr_coc.evaluation.report.main import win_matrix
 from arr_coc.evaluation.report.pages import (
     NONE,
     Cell,
@@ -36,7 +36,7 @@ from arr_coc.evaluation.report.pages import (
     to_html,
     to_markdown,
 )
-from arr_coc.evaluation.report.plots import every_pareto, few_of, frontier, pareto
+from arr_coc.evaluation.report.plots import few_of, frontier, pareto
 from arr_coc.evaluation.report.results import (
     FIELD,
     Answers,
@@ -275,7 +275,7 @@ def test_a_few_lines_are_named_and_the_appendix_has_all():
     best = [("fastv", "dense"), ("divprune", "dense"), ("visionzip", "dense")]
     assert few_of(entries) == [*ours, *best, ("downsampling", "dense")]
     assert few_of(entries_of(rows[:1])) == [("mmtok", "dense")]
-    few, every = (make(entries, labels_of(entries), entries[0].place) for make in (pareto, every_pareto))
+    few, every = (pareto(entries, labels_of(entries), entries[0].place, every) for every in (False, True))
     kinds = ("tokens", "time")
     assert [picture.name for picture in few.pictures] == [f"pareto-scenes-512px-{kind}.png" for kind in kinds]
     assert [picture.name for picture in every.pictures] == [f"pareto-all-scenes-512px-{kind}.png" for kind in kinds]
@@ -489,12 +489,12 @@ def test_an_empty_folder_gives_a_page_that_says_what_to_run(tmp_path, capsys):
     ("name", "content", "words"),
     [
         (None, "", "no such folder"),
-        (FIELD, "{", "not JSON"),
+        (FIELD, "{", "not readable as JSON"),
         (FIELD, "[]", "expected a JSON object"),
         (FIELD, '{"rows": {}}', "rows is not a list"),
         (FIELD, '{"rows": [{"selector": "x"}]}', "row 1 lacks dataset"),
         (GPU, '{"rows": [3]}', "row 1 lacks side"),
-        (SELECTOR, "\udc80", "not JSON"),
+        (SELECTOR, "\udc80", "not readable as JSON"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_3(name, content, words, tmp_path, capsys):

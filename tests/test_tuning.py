@@ -288,7 +288,7 @@ def clock(monkeypatch):
     }.items():
         monkeypatch.setattr(tuning, name, value)
     monkeypatch.setattr(advice, "time", made)
-    monkeypatch.setattr("arr_coc.cli.tune.time", made)
+    monkeypatch.setattr("arr_coc.cli.train.time", made)
     for name, value in {"GLANCES": ((2, 4),), "DEPTHS": (1.0,), "INFORMATION": (0.5,), "PERSPECTIVAL": (0.0,)}.items():
         monkeypatch.setattr(tuning, name, value)
     return made

@@ -18,13 +18,12 @@ from arr_coc.attending import TokenAllocator
 from arr_coc.config import SCORERS, TENSIONS
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.viewing.cards import choice_words
-from arr_coc.viewing.heatmaps import colour_bar, cut_of, number, weight_told
+from arr_coc.viewing.heatmaps import MARGIN as SHEET_MARGIN
+from arr_coc.viewing.heatmaps import colour_bar, cut_of, number, sheet, weight_told
 from arr_coc.viewing.latency import COLOURS, ratio_words, stage_times
 from arr_coc.viewing.overlays import RELEVANT, border, outline
 from arr_coc.viewing.paper import INK, LONGEST, PAPER, above, beside, colour_map, fitted, font, wrap
 from arr_coc.viewing.saving import is_ours, refuse_others, save_picture, save_table
-from arr_coc.viewing.sheets import MARGIN as SHEET_MARGIN
-from arr_coc.viewing.sheets import sheet
 from arr_coc.viewing.warping import homunculus_page, mesh
 
 GRID = (4, 5)

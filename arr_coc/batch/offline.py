@@ -46,7 +46,7 @@ class OfflineEngine:
         """What vLLM is asked, with one placeholder an image, and what will be kept of each."""
         check_question(wanted.question, ())
         asked = Conversation(images, wanted.question)
-        ids, _ = encode_one(self.chooser.processor, asked, (repeat(1), iter(())), add_generation_prompt=True)
+        ids, _ = encode_one(self.chooser.processor, asked, (repeat(1), iter(())))
         prompt = {"prompt_token_ids": ids, "multi_modal_data": {"image": list(images)}}
         chosen = self.chooser.choose(list(images), wanted.question, wanted.keep)
         return {**prompt, "mm_processor_kwargs": {"keep": wanted.keep}}, chosen

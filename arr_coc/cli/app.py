@@ -16,13 +16,11 @@ from arr_coc.cli.ask import ask
 from arr_coc.cli.batch import batch, with_address
 from arr_coc.cli.chat import chat
 from arr_coc.cli.compare import compare
-from arr_coc.cli.demo import demo
 from arr_coc.cli.env import env
 from arr_coc.cli.eval import bench, evaluate, report
-from arr_coc.cli.serve import serve
+from arr_coc.cli.serve import demo, serve
 from arr_coc.cli.show import show, textures
-from arr_coc.cli.train import make, selector
-from arr_coc.cli.tune import tune
+from arr_coc.cli.train import make, selector, tune
 
 MOVED = {"arr-coc train mini": "python -m studies.mini.train"}  # verbs of ours, now in a checkout of the project
 EXAMPLE = re.compile(r"(arr-coc|accelerate launch|printf) ")  # how a line of help begins that can be typed as it is

@@ -68,8 +68,7 @@ def batch(
     cannot be answered becomes a row with `error`; the others go on. Rows whose id is in OUT are not asked again.
     """
     from arr_coc.batch.asked import place_of, read_asked
-    from arr_coc.batch.cluster import Cluster, check_ray
-    from arr_coc.batch.job import BatchJob, Desk, run
+    from arr_coc.batch.job import BatchJob, Cluster, Desk, check_ray, run
     from arr_coc.batch.results import Results
 
     dial = "auto" if keep is None else typed.parse_keep(keep)

@@ -86,7 +86,7 @@ def check_machine(device: str | None, dtype: str) -> None:
 
 def check_sources(specs: Sequence[str]) -> None:
     """Refuse a form of data that is not known, and files that are not there."""
-    from arr_coc.data.forms import parse_source
+    from arr_coc.data import parse_source
 
     for spec in specs:
         kind, places = parse_source(spec)

@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -21,7 +21,7 @@ EXTRAS = {
 
 
 def env(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: typed.AsJson = False,
     quiet: typed.Quiet = False,
 ) -> None:
     """Say what this machine has, to be pasted into a bug report. It holds no paths and no names of people.

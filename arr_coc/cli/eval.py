@@ -25,14 +25,8 @@ RESULTS, PAGES = Path("results"), Path("docs/report")
 
 
 def evaluate(
-    model: Annotated[str, typer.Option(help="mini, a folder with a Qwen3-VL, or a hub id.")] = "mini",
-    data: Annotated[
-        typed.Texts,
-        typer.Option(
-            help="scenes, coco:BOXES.json:IMAGES, vqa:QUESTIONS.json:ANSWERS.json:IMAGES, docvqa:FILE.json:IMAGES, "
-            "chartqa:FILE.json:IMAGES or jsonl:FILE; may be repeated."
-        ),
-    ] = None,
+    model: Annotated[str, typer.Option(help=f"{typed.MODELS}.")] = "mini",
+    data: Annotated[typed.Texts, typer.Option(help=f"{typed.DATA}; may be repeated.")] = None,
     selector: Annotated[
         typed.Texts,
         typer.Option(help="NAME or NAME:KEY=VALUE,...; plain is the model itself; may be repeated. All if left out."),
@@ -111,7 +105,7 @@ def evaluate(
 
 
 def bench(
-    model: Annotated[str, typer.Option(help="mini, a folder with a Qwen3-VL, or a hub id.")] = "mini",
+    model: Annotated[str, typer.Option(help=f"{typed.MODELS}.")] = "mini",
     shape: Annotated[
         str | None, typer.Option(help="Random weights of that shape: qwen3-vl-2b, qwen3-vl-4b, qwen3-vl-8b.")
     ] = None,

@@ -1,4 +1,4 @@
-"""arr-coc serve: answer over HTTP, in the form of OpenAI's API."""
+"""arr-coc serve and demo: answer over HTTP, in the form of OpenAI's API, or on a page in the browser."""
 
 import os
 import shlex
@@ -10,10 +10,11 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.checks import check_model, check_selector
-from arr_coc.cli.terminal import note, set_verbosity, teller
+from arr_coc.cli.terminal import note, quieten_libraries, set_verbosity, teller
 
 KEY = "ARR_COC_API_KEY"  # the variable that holds it: a command line can be read by others
 ENGINES = ("auto", "plain", "vllm")
+Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")]
 
 
 def serve(
@@ -27,7 +28,7 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on; this machine alone if left as it is. Another needs a key.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    port: Port = 8000,
     api_key: Annotated[
         str | None, typer.Option(metavar="KEY", envvar=KEY, help="What clients send as their API key.")
     ] = None,
@@ -68,7 +69,7 @@ def serve(
     check_secret(host, api_key, "key", KEY)
     set_verbosity(quiet)
     name, tell = Path(model).name if Path(model).exists() else model, teller(quiet)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    address = f"{address_of(host, port)}/v1"
     domains = tuple(allow_media_domains or ())
     if chosen == "vllm":
         from arr_coc.vllm import engine_arguments, server_command, variables
@@ -117,3 +118,48 @@ def pick_engine(engine: str) -> str:
     import torch
 
     return "vllm" if torch.cuda.is_available() else "plain"
+
+
+def address_of(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def demo(
+    model: Annotated[
+        typed.Texts, typer.Option(help=f"{typed.MODELS}; several times to compare them. [default: mini]")
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on; this machine alone if left as it is. Another needs a password."),
+    ] = "127.0.0.1",
+    port: Port = 7860,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    quiet: typed.Quiet = False,
+    offline: typed.Offline = False,
+) -> None:
+    """Ask, compare and look closer in the browser.
+
+    arr-coc demo --open
+
+    arr-coc demo --model mini --model Qwen/Qwen3-VL-2B-Instruct --port 7861
+
+    ARR_COC_DEMO_PASSWORD="a long password" arr-coc demo --host 0.0.0.0
+    """
+    if find_spec("gradio") is None:
+        raise ValueError("the demo needs Gradio: pip install 'arr-coc[demo]'")
+    for one in model or ():
+        check_model(one)
+    from arr_coc.demo.models import Models
+    from arr_coc.demo.serving import PASSWORD, serve
+    from arr_coc.gateway import check_port, check_secret
+
+    check_port(host, port)
+    password = os.environ.get(PASSWORD) or None
+    check_secret(host, password, "password", PASSWORD)
+    if quiet:
+        quieten_libraries(bars=False)
+    models = Models(model or ["mini"])
+    with models.use(models.names[0]):  # loaded now, so that a wrong name ends here and the first answer is quick
+        pass
+    teller(quiet)(f"the demo is at {address_of(host, port)} (Ctrl-C ends it)")
+    serve(models, host, port, password=password, open_browser=open_browser)

@@ -37,6 +37,11 @@ def _offline(wanted: bool) -> bool:
 Texts = list[str] | None  # of an option that may be repeated
 Numbers = list[int] | None
 MODELS = "mini, a folder with a Qwen3-VL, or a hub id"
+DATA = (
+    "scenes, coco:BOXES.json:IMAGES, vqa:QUESTIONS.json:ANSWERS.json:IMAGES, docvqa:FILE.json:IMAGES, "
+    "chartqa:FILE.json:IMAGES or jsonl:FILE"
+)
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Model = Annotated[str, typer.Option(metavar="NAME", help=f"{MODELS}.")]
 PART = 'Part KEPT: a fraction such as 0.25 or 25%, a number of tokens such as 256, or "auto".'
 KeepDial = Annotated[

@@ -8,9 +8,9 @@ it is asked for: `readable_example` goes on to the next one.
 from collections.abc import Callable
 from pathlib import Path
 
+from arr_coc.data import FORMS, parse_source
 from arr_coc.data.coco import attach_boxes, read_coco
 from arr_coc.data.examples import FileExamples
-from arr_coc.data.forms import FORMS, parse_source
 from arr_coc.data.questions import read_chartqa, read_docvqa, read_jsonl, read_vqa
 from arr_coc.data.rows import MAX_BROKEN
 

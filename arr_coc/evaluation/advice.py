@@ -12,8 +12,7 @@ import torch
 
 from arr_coc import __version__
 from arr_coc.evaluation.field.data import Record
-from arr_coc.evaluation.field.methods import ENCODINGS, Method
-from arr_coc.evaluation.field.table import Row, base_row, sample_of
+from arr_coc.evaluation.field.methods import ENCODINGS, Method, Row, base_row, sample_of
 from arr_coc.evaluation.statistics import Clustered, Figure, difference_of
 from arr_coc.evaluation.tuning import ALL, CLOSE, KEEPS, QUARTER, Answers, Say, TuneOptions, Tuner, spec_of
 from arr_coc.files import write_json

@@ -53,16 +53,14 @@ def read_image(image: ImageLike, boxed: bool = False, name: str = "") -> Image.I
         return upright_rgb(_of_8_bits(image) if image.mode == "F" else image, _orientation(image))
 
 
-def read_images(
-    images: ImageLike | Sequence[ImageLike], boxed: bool = False, names: Sequence[str] = ()
-) -> list[Image.Image]:
+def read_images(images: ImageLike | Sequence[ImageLike], names: Sequence[str] = ()) -> list[Image.Image]:
     """One image or several, at most 8, of 100 megapixels together; `names` are for messages, one for each."""
     several: Sequence[ImageLike] = images if isinstance(images, (list, tuple)) else [images]  # type: ignore[list-item]
     if not 1 <= len(several) <= MOST_IMAGES:
         raise ValueError(f"{len(several)} images: give 1 to {MOST_IMAGES}")
     read: list[Image.Image] = []
     for image, name in zip(several, names or [""] * len(several), strict=True):
-        read.append(read_image(image, boxed, name))
+        read.append(read_image(image, name=name))
         if sum(one.width * one.height for one in read) > MOST_PIXELS_IN_ALL:
             most = MOST_PIXELS_IN_ALL // 10**6
             raise ValueError(f"image {len(read)} of {len(several)}: over {most} megapixels in all; resize them first")

@@ -4,8 +4,12 @@ ARRCOCQwen is one that also answers. A front end of a server chooses alone: it h
 table and the adapter, and of the decoder the layers that a first look goes through, if there is one.
 """
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,6 @@ from arr_coc.images.clips import Clip, is_clip
 from arr_coc.images.reader import ImageLike, byte_tensor, read_images
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.clips import ClipForm, read_shown
 from arr_coc.qwen.eager import Preparer
 from arr_coc.qwen.familiar import meant, picture_notices, probe_of, words_notices
@@ -268,3 +271,38 @@ class Chooser(nn.Module):
         if notice not in self._told:
             self._told[notice] = None
             logger.warning("%s", notice)
+
+
+# ---------------------------------------------------------------- from how many visual tokens on choosing pays
+# Below, keep="auto" keeps every token, and the output says so; a dial other than "auto" asks for a number, and gets it.
+
+
+@lru_cache(maxsize=32)
+def break_even_tokens(device: torch.device, recorded: bool, looks: int, known: int | None = None) -> int:
+    """The number that is `known`, else that of a device, a path and 1 or 2 `looks`: 0 where choosing always pays.
+
+    `break_even.json` holds the numbers: `measured` by a part of the device's name, `default` by its type.
+    """
+    if known is not None:
+        return known
+    path, times = "recorded" if recorded else "eager", "one look" if looks == 1 else "two looks"
+    table = json.loads((files("arr_coc.qwen") / "break_even.json").read_text())
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    measured = (tokens for part, tokens in table["measured"].items() if part in name)
+    tokens = next(measured, table["default"].get(device.type))
+    return 0 if tokens is None else int(tokens[path][times])
+
+
+def keep_small_whole(keeps: Sequence[Keep], tokens: Sequence[int], least: int) -> tuple[list[Keep], list[str]]:
+    """The dials with "auto" as 1.0 for rows of fewer than `least` visual tokens, and why; "" for all other rows."""
+    reason = f"under {least} visual tokens choosing does not pay on this device, so every token was kept"
+    small = [keep == "auto" and 0 < count < least for keep, count in zip(keeps, tokens, strict=True)]
+    dials = [1.0 if whole else keep for keep, whole in zip(keeps, small, strict=True)]
+    return dials, [reason if whole else "" for whole in small]
+
+
+def say_small(images: list[list[ImageSelection]], why: Sequence[str]) -> None:
+    """Put the reason into the selections of those rows."""
+    for row, reason in enumerate(why):
+        if reason:
+            images[row] = [replace(image, strategy="keep_all", reason=reason) for image in images[row]]

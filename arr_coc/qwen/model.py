@@ -20,14 +20,12 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import eager
 from arr_coc.qwen.adapting import has_adapters, merged_weights
 from arr_coc.qwen.answers import Answer, answers_of
-from arr_coc.qwen.break_even import say_small
-from arr_coc.qwen.chooser import Chooser, History, Images
+from arr_coc.qwen.chooser import Chooser, History, Images, say_small
 from arr_coc.qwen.dropin import StockManners, register
 from arr_coc.qwen.eager import Prepared
 from arr_coc.qwen.graphs import rules
 from arr_coc.qwen.graphs.layout import NotFast
-from arr_coc.qwen.graphs.picking import Picking, picking_of
-from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
+from arr_coc.qwen.graphs.runner import FastResult, FastRunner
 from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve, travelling
 from arr_coc.qwen.processor import check_question
 from arr_coc.qwen.request import Hints, refuse_cache, refuse_placeholders, refuse_positions
@@ -315,7 +313,7 @@ class ARRCOCQwen(Chooser, StockManners):
         if all(dial == 1.0 for dial in keeps) or (compact and 1.0 in keeps):
             return None
         looker, encoding = self.looker(), self.encoding
-        picking: Picking | str = rules.why_not(looker, encoding, inputs) or picking_of(self.model, options)
+        picking = rules.why_not(looker, encoding, inputs) or rules.picking_of(self.model, options)
         if isinstance(picking, str):
             self.tell(f"the fast path is left: {picking}")
             return None
@@ -323,7 +321,7 @@ class ARRCOCQwen(Chooser, StockManners):
         if runner is None or runner.made_for != (self.model, self.device, self.compiled):
             runner = self.fast_runner = FastRunner(self.model, compiled=self.compiled)
         try:
-            served = runner.run(looker, encoding, Job.of(inputs, keeps), picking, streamer)
+            served = runner.run(looker, encoding, inputs, keeps, picking, streamer)
         except NotFast as why:
             self.tell(f"the fast path is left: {why}")
             return None

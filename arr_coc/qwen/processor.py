@@ -164,23 +164,12 @@ def _cut_off() -> Iterator[None]:
         sys.settrace(before)
 
 
-def encode(
-    processor: Any, conversations: Sequence[Conversation], add_generation_prompt: bool = True
-) -> dict[str, Tensor]:
+def encode(processor: Any, conversations: Sequence[Conversation]) -> dict[str, Tensor]:
     """Model inputs of a left-padded batch, as the stock processor makes them, and `question_mask`."""
     shown = [image for conversation in conversations for image in conversation.images]
     images, clips = [one for one in shown if not isinstance(one, Clip)], [one for one in shown if isinstance(one, Clip)]
-    inputs: dict[str, Tensor] = {}
-    counts: Iterator[int] = iter(())
-    texts: list[str] = []
-    if images:
-        inputs = image_features(processor, images)
-        counts = iter((inputs["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2).tolist())
-    if clips:
-        seen, texts = clip_features(processor, clips)
-        inputs |= seen
-    marks = counts, iter(texts)
-    rows = [encode_one(processor, conversation, marks, add_generation_prompt) for conversation in conversations]
+    inputs, marks = shown_features(processor, images, clips)
+    rows = [encode_one(processor, conversation, marks) for conversation in conversations]
     inputs |= left_padded(rows, processor.tokenizer.pad_token_id or 0)
     ids, real = inputs["input_ids"], inputs["attention_mask"]
     kinds = (ids == processor.image_token_id).int() + 2 * (ids == processor.video_token_id).int()
@@ -232,6 +221,14 @@ def together(several: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Any]:
     return inputs | {"original_image": [image for images in originals for image in images or ()]}
 
 
+def shown_features(processor: Any, images: Sequence[Any], clips: Sequence[Clip]) -> tuple[dict[str, Tensor], "Marks"]:
+    """Patches and grids of all that is shown, and what stands for each in the prompts."""
+    inputs = image_features(processor, images) if images else {}
+    cells = inputs["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2 if images else torch.empty(0)
+    seen, texts = clip_features(processor, clips) if clips else ({}, [])
+    return inputs | seen, (iter(cells.tolist()), iter(texts))
+
+
 def image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:
     """Patches and grids of all images; an image that several conversations are about is prepared once."""
     places: dict[int, int] = {}
@@ -245,9 +242,7 @@ def image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:
     return {"pixel_values": pixels, "image_grid_thw": grids}
 
 
-def encode_one(
-    processor: Any, conversation: Conversation, marks: "Marks", add_generation_prompt: bool
-) -> tuple[list[int], list[int]]:
+def encode_one(processor: Any, conversation: Conversation, marks: "Marks") -> tuple[list[int], list[int]]:
     """Token ids of one conversation, and 1 for each token of its last question."""
     turns = conversation.turns()
     if sum(len(text) for _, text in turns) > MOST_CHARACTERS:
@@ -256,22 +251,21 @@ def encode_one(
     first = messages[1 if conversation.system else 0]
     shown = [{"type": "video" if isinstance(one, Clip) else "image"} for one in conversation.images]
     first["content"] = shown + list(first["content"])
-    parts = render(processor, messages, marks, add_generation_prompt)
+    parts = render(processor, messages, marks)
     last = len(turns) - 1
     return [one for ids, _ in parts for one in ids], [int(slot == last) for ids, slot in parts for _ in ids]
 
 
-def render(
-    processor: Any, messages: Sequence[dict[str, Any]], marks: "Marks", add_generation_prompt: bool
-) -> list[tuple[list[int], int]]:
+def render(processor: Any, messages: Sequence[dict[str, Any]], marks: "Marks") -> list[tuple[list[int], int]]:
     """Token ids of messages, in parts: of the template (numbered -1), and of the texts, numbered in their order.
 
-    `messages` hold parts of type text, image or video; `marks` are what stands for each image and each clip.
+    They end where the answer begins. `messages` hold parts of type text, image or video; `marks` are what stands for
+    each image and each clip.
     """
     counts, clips = marks
     texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
     parts: list[tuple[list[int], int]] = []
-    for place, piece in enumerate(_pieces(processor, messages, len(texts), add_generation_prompt)):
+    for place, piece in enumerate(_pieces(processor, messages, len(texts))):
         if place % 2:
             parts.append((text_ids(processor.tokenizer, texts[int(piece)]), int(piece)))
         else:
@@ -286,7 +280,7 @@ def render(
     return parts
 
 
-def _pieces(processor: Any, messages: Sequence[dict[str, Any]], texts: int, add_generation_prompt: bool) -> list[str]:
+def _pieces(processor: Any, messages: Sequence[dict[str, Any]], texts: int) -> list[str]:
     """What the template makes of messages, cut at their texts: its own words, the number of a text, its words, ..."""
     slots = itertools.count()
 
@@ -295,7 +289,7 @@ def _pieces(processor: Any, messages: Sequence[dict[str, Any]], texts: int, add_
 
     slotted = [{**message, "content": [shown(part) for part in message["content"]]} for message in messages]
     with _cut_off():
-        rendered = processor.apply_chat_template(slotted, tokenize=False, add_generation_prompt=add_generation_prompt)
+        rendered = processor.apply_chat_template(slotted, tokenize=False, add_generation_prompt=True)
     pieces = _SLOT_PATTERN.split(rendered)
     kinds = [part["type"] for message in messages for part in message["content"]]
     is_whole = pieces[1::2] == [str(slot) for slot in range(texts)]

@@ -53,46 +53,33 @@ def train_selector(
         torch.set_float32_matmul_precision("high")
     examples = config.read_files() if examples is None else examples
     with held(places.out) if team.is_main else contextlib.nullcontext():
-        return _train(config, places, say, team, launched, draw, examples)
-
-
-def _train(
-    config: SelectorTrainConfig,
-    places: Places,
-    say: Callable[[str], None],
-    team: Team,
-    launched: float,
-    draw: Draw,
-    examples: FileExamples | None,
-) -> dict[str, Any]:
-    """The run itself, in a folder that is its own."""
-    resumed = newest_checkpoint(places.checkpoints, FILES)
-    config, need = _with_room(config, team, examples, resumed)
-    state = resumable(resumed, config) if resumed else {"trained": 0.0}
-    if team.is_main:
-        say(f"{describe(need.step)}\n  {need.told()}")
-    torch.manual_seed(config.seed)
-    made = make_learner(config, places.init_from, team.device)
-    report = Report(places.out, say) if team.is_main else None
-    clock = Clock(config.steps, config.seconds, launched, state["trained"])
-    run = Run(Learning(config, team, made), places, clock, report, draw, examples)
-    if resumed:
-        run.restore(resumed, state)
-    count = sum(parameter.numel() for parameter in made.names)
-    run.tell(
-        f"{count:,} parameters learn on {team.device.type} x {team.count}, from step {run.step}",
-        parameters=count,
-        processes=team.count,
-        config=dataclasses.asdict(config),
-    )
-    with Stop() as stop:
-        stopped = run.go(stop)
-        run.save()
-    found = run.finish()
-    team.end()
-    if stopped:
-        raise KeyboardInterrupt
-    return found
+        resumed = newest_checkpoint(places.checkpoints, FILES)
+        config, need = _with_room(config, team, examples, resumed)
+        state = resumable(resumed, config) if resumed else {"trained": 0.0}
+        if team.is_main:
+            say(f"{describe(need.step)}\n  {need.told()}")
+        torch.manual_seed(config.seed)
+        made = make_learner(config, places.init_from, team.device)
+        report = Report(places.out, say) if team.is_main else None
+        clock = Clock(config.steps, config.seconds, launched, state["trained"])
+        run = Run(Learning(config, team, made), places, clock, report, draw, examples)
+        if resumed:
+            run.restore(resumed, state)
+        count = sum(parameter.numel() for parameter in made.names)
+        run.tell(
+            f"{count:,} parameters learn on {team.device.type} x {team.count}, from step {run.step}",
+            parameters=count,
+            processes=team.count,
+            config=dataclasses.asdict(config),
+        )
+        with Stop() as stop:
+            stopped = run.go(stop)
+            run.save()
+        found = run.finish()
+        team.end()
+        if stopped:
+            raise KeyboardInterrupt
+        return found
 
 
 def _with_room(

@@ -113,7 +113,7 @@ class Watcher:
         if not self.draws or most < 1:
             return []
         from arr_coc.viewing.overlays import kept_overlay
-        from arr_coc.viewing.sheets import colour_map
+        from arr_coc.viewing.paper import colour_map
 
         tiles: list[tuple[str, Image.Image]] = []
         chosen = self.choose(judgement, SHOWN_KEEP)
@@ -131,8 +131,8 @@ class Watcher:
     def _save(self, tiles: list[tuple[str, Image.Image]], step: int) -> None:
         if not tiles:
             return
+        from arr_coc.viewing.heatmaps import sheet
         from arr_coc.viewing.saving import save_picture
-        from arr_coc.viewing.sheets import sheet
 
         scale = TILE / max(tiles[0][1].size)
         size = (round(tiles[0][1].width * scale), round(tiles[0][1].height * scale))

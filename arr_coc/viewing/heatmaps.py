@@ -1,9 +1,10 @@
-"""A map over its image with a colour bar and the cut; and the scorers' maps side by side with their weights.
+"""A map over its image with a colour bar and the cut; the scorers' maps side by side with their weights; and sheets of
+texture channels and of what the question-blind scorers make of them.
 
-H W grid of cells.
+C channels, H W grid of cells.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,8 +12,11 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from arr_coc.config import SCORERS
+from arr_coc.images.reader import ImageLike, image_tensor, read_image
+from arr_coc.knowing import InformationScorer, PerspectivalScorer
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.viewing.cards import SWATCH, choice_legend, entry, rows_of
+from arr_coc.texture import texture_pyramid
+from arr_coc.viewing.cards import SWATCH, choice_legend, entry, headed, rows_of
 from arr_coc.viewing.overlays import RELEVANT, choice_overlay, dotted, outline
 from arr_coc.viewing.paper import (
     FAINT,
@@ -30,6 +34,7 @@ from arr_coc.viewing.paper import (
     page,
     shade,
     text_block,
+    wrap,
 )
 
 TINT = 0.7  # share of the map's colour in a picture, the rest is the image in grey
@@ -37,6 +42,10 @@ BAR, BAR_ROOM, BAR_LEAST = 16, 92, 120  # px: width of the colour bar, with its 
 PANEL = 300  # px of the longer side of one of several panels
 NO_WEIGHT = 0.005  # a weight that reads 0.00
 FADED = 0.6  # share of the paper over a map that was not used
+TILE = 240  # px of the longer side of a tile
+NARROWEST = 96  # px of a column at least, so that its label can be read
+CELL = 32  # px of a cell where no model says it
+MARGIN, LABEL, LINES = 12, 13, 2  # px, px of a label's letters, lines of it at most
 ABOUT = {
     "information": "how much is there",
     "perspectival": "what stands out",
@@ -210,3 +219,59 @@ def tension_bars(tensions: Mapping[str, float]) -> Image.Image:
         draw.rectangle((0, 24, round(PANEL * min(1.0, max(0.0, value))), 34), fill=shade(0.25))
         blocks.append(block)
     return beside(blocks)
+
+
+# ---------------------------------------------------------------- maps as labelled sheets
+
+
+def sheet(tiles: Sequence[tuple[str, Image.Image]], size: tuple[int, int], columns: int) -> Image.Image:
+    """Labelled tiles in rows, on paper that reads well on a light and on a dark page."""
+    rows, width = -(-len(tiles) // columns), max(size[0], NARROWEST)
+    lines = max(len(wrap(label, width, font(LABEL), LINES)) for label, _ in tiles)
+    caption = text_block("", width, LABEL).height * lines + 9
+    step_x, step_y = width + MARGIN, size[1] + caption + MARGIN
+    page = Image.new("RGB", (columns * step_x + MARGIN, rows * step_y + MARGIN), PAPER)
+    for place, (label, picture) in enumerate(tiles):
+        x, y = MARGIN + place % columns * step_x, MARGIN + place // columns * step_y
+        page.paste(text_block(label, width, LABEL, most=LINES), (x, y + 2))
+        is_map = place and picture.width < size[0]  # cells; a picture is larger than its tile, or the first
+        how = Image.Resampling.NEAREST if is_map else Image.Resampling.LANCZOS
+        page.paste(picture.resize(size, how), (x, y + caption))
+    return page
+
+
+def _prepare(image: ImageLike, cell: int) -> tuple[Image.Image, Tensor, tuple[int, int], tuple[int, int]]:
+    picture = read_image(image)
+    grid = (max(1, round(picture.height / cell)), max(1, round(picture.width / cell)))
+    scale = TILE / max(picture.size)
+    size = (max(48, round(picture.width * scale)), max(48, round(picture.height * scale)))
+    return picture, image_tensor(picture), grid, size
+
+
+def texture_sheet(image: ImageLike, channels: int = 13, cell: int = CELL) -> Image.Image:
+    """The image and every texture channel of it, at the finest level; cells of `cell` px."""
+    picture, pixels, grid, size = _prepare(image, cell)
+    pyramid = texture_pyramid(pixels, grid, channels)
+    labels = [f"{index}  {name.replace('_', ' ')}" for index, name in enumerate(pyramid.names)]
+    maps = zip(labels, pyramid.fine_BChw[0], strict=True)
+    drawn = sheet([("image", picture), *((label, colour_map(values)) for label, values in maps)], size, columns=7)
+    return headed(drawn, "What ARR-COC sees before it knows the question", tokens="Dark is 0, bright is 1.")
+
+
+@torch.no_grad()
+def question_blind_maps(image: ImageLike, channels: int = 13, cell: int = CELL) -> Image.Image:
+    """What the two scorers that need no question make of an image, untrained: information and perspectival."""
+    picture, pixels, grid, size = _prepare(image, cell)
+    pyramid = texture_pyramid(pixels, grid, channels)
+    torch.manual_seed(0)
+    information, perspectival = InformationScorer(channels)(pyramid)[0], PerspectivalScorer(channels)(pyramid)[0]
+    tiles = [
+        ("image", picture),
+        ("information: how much is there", colour_map(stretched(information)[0])),
+        ("perspectival: what stands out", colour_map(stretched(perspectival)[0])),
+    ]
+    title, legend = (
+        "What can be said without a question",
+        "By untrained scorers. Dark: the least in this image, bright: the most.",
+    )
+    return headed(sheet(tiles, size, columns=3), title, tokens=legend)

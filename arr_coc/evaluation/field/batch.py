@@ -142,7 +142,7 @@ def make_batch(owner: ARRCOCQwen, pictures: Sequence[Picture]) -> Batch:
     assert len(set(grids)) == 1, "images of a batch have one grid"
     cells = grids[0][0] * grids[0][1]
     encoded = [
-        encode_one(processor, Conversation([None], query.text), (iter([cells]), iter(())), True)  # type: ignore[list-item]
+        encode_one(processor, Conversation([None], query.text), (iter([cells]), iter(())))  # type: ignore[list-item]
         for query in queries
     ]
     image_id = owner.model.config.image_token_id

@@ -19,9 +19,20 @@ from arr_coc.config import Keep
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.data import PROMPT_OF, Picture, batches, ids_of, read_pictures
 from arr_coc.evaluation.field.engines import Engine, FastEngine, PlainEngine
-from arr_coc.evaluation.field.methods import FIELD, Method, build, plan, stamp_of
+from arr_coc.evaluation.field.methods import (
+    FIELD,
+    Method,
+    Row,
+    add_oracle,
+    add_tests,
+    base_row,
+    build,
+    check_counts,
+    check_prompts,
+    plan,
+    stamp_of,
+)
 from arr_coc.evaluation.field.run import Samples, unit
-from arr_coc.evaluation.field.table import Row, add_oracle, add_tests, base_row, check_counts, check_prompts
 from arr_coc.files import fingerprint, read_json_object, write_json
 from arr_coc.qwen.adapting import ADAPTED
 from arr_coc.qwen.familiar import is_mini
