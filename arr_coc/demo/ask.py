@@ -170,7 +170,7 @@ def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) 
         heat = picture("What counts for the question", "heat", value=now.heat)
     video = player("What the model saw", "player")
     legend = gr.HTML(now.legend, elem_id="legend")
-    moments = picture("Every moment, and what it got of the budget", "moments", visible=False)
+    moments = picture("Moments, and the budget over time", "moments", visible=False)
     stats = gr.Markdown(now.stats, elem_id="stats")
     outputs = [answer, overlay, heat, figures, notices, legend, stats, video, moments]
 
