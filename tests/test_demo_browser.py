@@ -433,7 +433,8 @@ def test_the_example_that_moves_is_answered_and_played(visit, viewport):
     expect(answer(page)).to_have_value("square")
     assert plays(page, "player")[0] == 512
     assert picture_shown(page, "moments")[0] > 700
-    expect(page.locator("#overlay, #heat")).to_have_count(0)
+    for part in ("#overlay", "#heat"):
+        expect(page.locator(part)).to_be_hidden()
     expect(page.locator("#figures")).to_contain_text("✓ right")
     assert fits(page)
     box = page.locator("#player video").bounding_box()
@@ -442,6 +443,8 @@ def test_the_example_that_moves_is_answered_and_played(visit, viewport):
     expect(answer(page)).to_have_value("ZEVORE")
     assert picture_shown(page, "overlay") == picture_shown(page, "heat") == (512, 512)
     expect(page.locator("#player video, #moments img")).to_have_count(0)
+    for part in ("#player", "#moments"):
+        expect(page.locator(part)).to_be_hidden()
 
 
 def test_a_video_is_uploaded_and_asked_about(visit, tmp_path):

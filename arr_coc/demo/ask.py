@@ -19,7 +19,7 @@ from arr_coc.demo.inputs import STRIP, Inquiry, Left, shown
 from arr_coc.demo.models import Models
 from arr_coc.demo.scenes import ExampleScene, examples, known_of
 from arr_coc.demo.telling import about, figures, legend, note, notices, stats
-from arr_coc.images.clips import Clip, is_played
+from arr_coc.images.clips import Clip
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.streaming import stream_text
@@ -168,27 +168,24 @@ def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) 
     with gr.Row(elem_id="seen"):
         overlay = picture("What the model saw", "overlay", value=now.overlay)
         heat = picture("What counts for the question", "heat", value=now.heat)
-    video = player("What the model saw", "player")
+    video = player("What the model saw", "player", visible=True)  # what is empty the style sheet hides
     legend = gr.HTML(now.legend, elem_id="legend")
-    moments = picture("Moments, and the budget over time", "moments", visible=False)
+    moments = picture("Moments, and the budget over time", "moments")
     stats = gr.Markdown(now.stats, elem_id="stats")
     outputs = [answer, overlay, heat, figures, notices, legend, stats, video, moments]
 
-    def shown_now(one: Told, still: bool) -> list[Any]:
-        """Of an image two pictures, of a clip the player and its moments."""
-        pictures = [gr.update(value=drawn, visible=still) for drawn in (one.overlay, one.heat)]
-        played = [gr.update(value=drawn, visible=drawn is not None) for drawn in (one.player, one.moments)]
-        return [one.answer, *pictures, one.figures, one.notices, one.legend, one.stats, *played]
+    def seen(one: Told) -> list[Any]:
+        said = [one.answer, one.overlay, one.heat, one.figures, one.notices, one.legend, one.stats]
+        return [*said, one.player, one.moments]
 
     @guarded
     def answer_it(path: str | None, question: str, dial: float, name: str, played: str | None) -> Iterator[list[Any]]:
         try:
-            still = played is None and not (path and is_played(path))
-            yield shown_now(Told("", figures=THINKING), still)
+            yield seen(Told("", figures=THINKING))
             asked = Inquiry.of(played or path, question, dial, partial(models.fit, name))
             plain = first.plain_of(asked) if name == models.names[0] else None
             for one in ask(models, name, asked, plain):
-                yield shown_now(one, still)
+                yield seen(one)
         except Exception as error:
             why = in_a_line(error)
             yield [*[gr.skip()] * 3, "", note(f"no answer: {why}", "trouble"), "", "", *[gr.skip()] * 2]

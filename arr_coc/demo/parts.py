@@ -165,10 +165,10 @@ def picture(label: str, name: str, *, value: Any = None, visible: bool = True, b
     return gr.Image(value, label=label, visible=visible, **looks)
 
 
-def player(label: str, name: str) -> Player:
-    """A place for a clip that plays by itself, seen where there is one."""
+def player(label: str, name: str, visible: bool = False) -> Player:
+    """A place for a clip that plays by itself."""
     looks: dict[str, Any] = {"elem_id": name, "elem_classes": "titled", "buttons": ["download"]}
-    return Player(label=label, visible=False, interactive=False, autoplay=True, loop=True, **looks)
+    return Player(label=label, visible=visible, interactive=False, autoplay=True, loop=True, **looks)
 
 
 def pictures(name: str, count: int) -> list[gr.Image]:
