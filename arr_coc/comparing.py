@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arr_coc.config import Keep
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from arr_coc.qwen import Answer, ARRCOCQwen
 
 PLAIN = "plain"
@@ -42,7 +40,7 @@ def plan(keeps: Sequence[Keep], selectors: Sequence[str]) -> list[Variant]:
 def answer_ways(
     ways: Iterable[Variant],
     using: Callable[[Variant], AbstractContextManager["ARRCOCQwen"]],
-    image: "Image",
+    image: Any,
     question: str,
     *,
     max_new_tokens: int,

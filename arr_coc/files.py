@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 GENERATOR = "arr-coc"  # what files that were made here say of their maker
-COLUMNS = "index,y,x,kept,relevance"  # how a table of cells begins
+COLUMNS = ("index,y,x,kept,relevance", "moment,seconds,")  # how a table of cells begins, or of a clip's moments
 
 
 @contextlib.contextmanager
@@ -102,12 +102,12 @@ def quick_fingerprint(folder: Path, pattern: str) -> str:
 
 def is_ours(path: Path) -> bool:
     """Whether a file was written here before: by the mark of its kind."""
-    if path.suffix == ".png":
+    if path.suffix in (".png", ".gif"):
         from PIL import Image
 
         try:
-            with Image.open(path, formats=("PNG",)) as picture:
-                return bool(picture.info.get("Software") == GENERATOR)
+            with Image.open(path, formats=("PNG", "GIF")) as picture:
+                return GENERATOR in (picture.info.get("Software"), picture.info.get("comment", b"").decode())
         except (OSError, ValueError, SyntaxError):
             return False
     with path.open("rb") as file:

@@ -1,14 +1,17 @@
 """What the demo does, without a browser: every tab's functions, the models behind them, and the messages."""
 
 import contextlib
+import io
 import itertools
 import re
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import av
 import pytest
 import tiny
 import torch
@@ -65,10 +68,13 @@ def fake_models(sources, **settings):
 # ---------------------------------------------------------------- Ask
 
 
+STILL, MOVING = ([one for one in worlds.examples() if (one.clip is None) == still] for still in (True, False))
+
+
 @pytest.mark.parametrize("number", range(9))
 def test_every_example_is_answered_rightly(models, number):
-    assert len(worlds.examples()) == 9
-    example = worlds.examples()[number]
+    assert len(STILL) == 9
+    example = STILL[number]
     *_, told = ask(models, "mini", Inquiry(example.picture, example.question, "auto"))
     assert told.answer == example.known.answer
     assert told.overlay.size == told.heat.size == example.picture.size
@@ -78,6 +84,51 @@ def test_every_example_is_answered_rightly(models, number):
     assert "relevance for the question" in told.legend
     assert told.notices == ""
     assert "visual tokens" in told.stats
+
+
+@pytest.fixture(scope="module")
+def played(models):
+    """The example that moves, as it is uploaded."""
+    (example,) = MOVING
+    assert example.clip.stat().st_size < 60_000
+    return Inquiry.of(str(example.clip), example.question, OWN, partial(models.fit, "mini"))
+
+
+def test_a_clip_is_answered_with_a_player_and_its_moments(models, played):
+    *_, told = ask(models, "mini", played)
+    assert told.answer == MOVING[0].known.answer
+    assert "✓ right" in told.figures
+    assert "evidence" not in told.figures
+    assert (told.overlay, told.heat) == (None, None)
+    assert told.moments.width > 600
+    with av.open(io.BytesIO(told.player)) as container:
+        assert len(list(container.decode(video=0))) >= 2 * len(played.image.seconds)
+    assert "of 256 visual tokens: of 4 moments (pairs of frames), 4 keep some" in told.stats
+    assert "relevance for the question" not in told.legend
+    assert "kept for relevance" in told.legend
+
+
+def test_a_clip_is_looked_at_within_limits(models, tmp_path):
+    """Of a long one 32 frames, of a large one so many pixels as 32 of 512 x 512 have."""
+    frames = [Image.new("RGB", (640, 640), (n, 99, 0)) for n in range(80)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:], duration=500)
+    clip = read_upload(str(tmp_path / "a.gif"), partial(models.fit, "mini"))
+    assert len(clip.seconds) == 32
+    assert clip.frames_T3hw[:, 0].numel() <= 2**23
+    with models.use("mini") as owner:
+        answer = owner.choose(clip, "what?", keep=0.1)
+        assert count_tokens(owner.processor, clip) == sum(one.tokens_total for one in answer)
+
+
+def test_a_clip_is_compared_and_the_microscope_says_that_it_looks_at_images(models, played):
+    done = compare(models, ["mini"], [PLAIN, OURS], played)
+    assert done.slider is None
+    assert [picture.width > 600 for picture, _ in done.kept] == [True, True]
+    kept = [int(one) for one in re.findall(r"(\d+) of 256 visual tokens", done.cards)]
+    assert kept[0] == 256
+    assert kept[1] < 100
+    with pytest.raises(ValueError, match="click Ask"):
+        microscope.look(models, "mini", played)
 
 
 @pytest.fixture(scope="module")
@@ -218,9 +269,9 @@ def test_no_image_says_what_to_do():
 @settings(max_examples=25, deadline=None)
 @given(st.integers(20, 1500), st.integers(20, 1500))
 def test_the_live_count_is_what_the_processor_makes(width, height):
-    images = tiny.processor().image_processor
-    grid = images(images=[Image.new("RGB", (width, height))], return_tensors="pt")["image_grid_thw"]
-    assert count_tokens(images, (width, height)) == int(grid.prod()) // 4
+    processor, image = tiny.processor(), Image.new("RGB", (width, height))
+    grid = processor.image_processor(images=[image], return_tensors="pt")["image_grid_thw"]
+    assert count_tokens(processor, image) == int(grid.prod()) // 4
 
 
 def test_the_live_count_in_words():

@@ -11,6 +11,7 @@ from browser import chromium
 from demo_server import serving
 from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
+from test_clips_in import drawn, video
 
 from arr_coc.demo import scenes as worlds
 from arr_coc.demo.ask import Told
@@ -142,7 +143,7 @@ def test_what_is_said_can_be_read_by_day_and_by_night(visit, scheme):
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_the_first_click_on_an_example_answers_rightly_and_shows_why(visit, viewport):
     page = visit(viewport)
-    expect(page.locator("#examples button img")).to_have_count(9)
+    expect(page.locator("#examples button img")).to_have_count(10)
     example(page, WORD)
     expect(answer(page)).to_have_value("ZEVORE")
     assert picture_shown(page, "overlay") == picture_shown(page, "heat") == (512, 512)
@@ -406,6 +407,83 @@ def test_a_broken_upload_gets_one_short_line_and_leaves_nothing_of_the_last_imag
     expect(answer(page)).to_have_value("")
     expect(page.locator("#figures")).to_be_hidden()
     expect(page.locator("#overlay img, #heat img")).to_have_count(0)
+    example(page, HAND)
+    expect(answer(page)).to_have_value("green")
+    expect(page.locator("#trouble")).to_be_hidden()
+
+
+def upload_video(page: Page, path: Path) -> None:
+    with page.expect_file_chooser() as chooser:
+        page.locator("#video").click()
+    chooser.value.set_files(path)
+
+
+def plays(page: Page, name: str) -> tuple[int, int]:
+    """Waits until a player plays, and gives the size of its pictures."""
+    video = page.locator(f"#{name} video")
+    video.wait_for()
+    page.wait_for_function("video => video.currentTime > 0.2 && !video.paused", arg=video.element_handle())
+    return tuple(video.evaluate("video => [video.videoWidth, video.videoHeight]"))
+
+
+@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_the_example_that_moves_is_answered_and_played(visit, viewport):
+    page = visit(viewport)
+    example(page, "What goes up?")
+    expect(answer(page)).to_have_value("square")
+    assert plays(page, "player")[0] == 512
+    assert picture_shown(page, "moments")[0] > 700
+    for part in ("#overlay", "#heat"):
+        expect(page.locator(part)).to_be_hidden()
+    expect(page.locator("#figures")).to_contain_text("✓ right")
+    assert fits(page)
+    box = page.locator("#player video").bounding_box()
+    assert box["height"] <= 481
+    example(page, WORD)  # an image again: its pictures are back, and the player is gone
+    expect(answer(page)).to_have_value("ZEVORE")
+    assert picture_shown(page, "overlay") == picture_shown(page, "heat") == (512, 512)
+    expect(page.locator("#player video, #moments img")).to_have_count(0)
+    for part in ("#player", "#moments"):
+        expect(page.locator(part)).to_be_hidden()
+
+
+def test_a_video_is_uploaded_and_asked_about(visit, tmp_path):
+    page = visit()
+    upload_video(page, video(tmp_path / "mine.mp4", [frame for frame in drawn(8, 128, 96) for _ in range(5)]))
+    expect(page.locator("#budget")).to_contain_text("of 48 visual tokens")
+    assert plays(page, "clip") == (512, 384)
+    expect(page.locator("#image")).to_have_count(0)
+    expect(answer(page)).to_have_value("")  # what belonged to the last image is gone
+    expect(page.locator("#overlay img, #heat img, #examples .selected")).to_have_count(0)
+    turn(page, 50)
+    page.locator("#ask").click()
+    expect(page.locator("#figures tr").first).to_contain_text("24 visual tokens")
+    plays(page, "player")
+    page.get_by_role("tab", name="Microscope").click()
+    page.locator("#look").click()
+    expect(toast(page)).to_contain_text("click Ask, which shows every moment of a clip")
+    page.get_by_role("tab", name="Compare").click()
+    page.locator("#compare").click()
+    expect(page.locator("#cards .card")).to_have_count(2)
+    assert picture_shown(page, "kept-1")[0] > 400
+    page.locator("#clear").click()
+    expect(page.locator("#budget")).to_contain_text("no image yet")
+    expect(page.locator("#image")).to_be_visible()
+    expect(page.locator("#clip video, #player video, #cards .card")).to_have_count(0)
+
+
+def test_a_broken_video_is_one_line_in_place_and_leaves_nothing_of_the_last(visit, tmp_path):
+    page = visit()
+    example(page, "What goes up?")
+    plays(page, "player")
+    (tmp_path / "broken.mp4").write_bytes(b"this is no video")
+    upload_video(page, tmp_path / "broken.mp4")
+    expect(page.locator("#trouble .trouble")).to_contain_text("broken.mp4: not a video that can be read")
+    expect(page.locator("#budget")).to_contain_text("no image yet")
+    expect(answer(page)).to_have_value("")
+    expect(page.locator("#image img, #clip video, #player video, #moments img")).to_have_count(0)
+    page.locator("#ask").click()
+    expect(page.locator("#notices .trouble")).to_contain_text("no image yet")
     example(page, HAND)
     expect(answer(page)).to_have_value("green")
     expect(page.locator("#trouble")).to_be_hidden()

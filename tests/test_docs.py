@@ -270,6 +270,7 @@ def test_the_quickstart_knows_the_files_of_show_and_the_commands_of_chat():
     rows = quickstart.partition("| file of `show` |")[2].partition("\n\n")[0].splitlines()[2:]
     files = [name for row in rows for name in re.findall(r"`([\w.]+)`", row.split("|")[1])]
     assert sorted(files) == sorted(map(show.file_name, show.NAMES))
+    assert all(f"`{show.file_name(name)}`" in quickstart for name in show.OF_CLIPS)
     assert set(re.findall(r"`(/\w+)`", quickstart)) <= set(chat.COMMANDS)
 
 

@@ -55,7 +55,7 @@ from studies.report.__main__ import main as own_report
 from studies.report.checks import FAILS, HOLDS, NOT_HERE, NOT_YET, Check
 from studies.report.equal_time import at_equal_time, within_our_time
 from studies.report.losses import DROPPED, HELD, NOTHING, evidence_cells, find_losses, take_turns
-from studies.report.sections import equal_token_blocks, lead_blocks, twice_blocks
+from studies.report.sections import clip_blocks, equal_token_blocks, lead_blocks, twice_blocks
 from studies.report.sources import EQUAL, FILES, GPU, SELECTOR, Results, read_results, source_blocks
 from studies.report.verdicts import promised_blocks, promises, verdict_blocks, verdict_of
 
@@ -605,6 +605,14 @@ def test_our_own_report_is_the_same_page_with_more_sections(tiny_field, tmp_path
     command = "arr-coc eval --side 192 --selector arr_coc --selector random:seed=0 --selector random:seed=1"
     assert f"{command} --selector oracle --selector plain --keep 0.25 --keep 0.06 --encoding sparse" in own
     assert set(added) < set(sections)
+
+
+def test_our_own_report_tells_what_a_clip_takes(tmp_path):
+    assert clip_blocks(Measured(tmp_path, {}, {}, {}, [])) == []
+    page = to_markdown(clip_blocks(Measured(ROOT / "results", {}, {}, {}, [])))
+    row = json.loads((ROOT / "results" / "speed-video-cpu.json").read_text())["rows"]["0.1"]
+    assert f"| {row['kept']} kept (10%) | {row['select']:,.0f} ms |" in page
+    assert f"| {row['ttft_ms']:,.0f} ms | x{row['speed_up']:.1f} | {row['peak_above_mb']:,.0f} MB |" in page
 
 
 def test_looking_twice_stands_beside_the_untrained_methods(tmp_path):

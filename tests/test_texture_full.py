@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -14,9 +15,18 @@ from hypothesis import strategies as st
 from no_host_reads import NoHostReads
 from pictures import varied
 
-from arr_coc.config import CHANNEL_SETS, CHANNELS, GROUPS, blind_names, channel_names
+from arr_coc.config import CHANNEL_SETS, CHANNELS, GROUPS, ARRCOCConfig, blind_names, channel_names
+from arr_coc.images.clips import Clip
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.texture import FINE_CHANNELS, LEVEL_CHANNELS, canvas_of, generate_texture_array, pyramid_of, text
+from arr_coc.texture import (
+    FINE_CHANNELS,
+    LEVEL_CHANNELS,
+    canvas_of,
+    generate_texture_array,
+    pyramid_of,
+    text,
+    texture_pyramid,
+)
 from arr_coc.texture.channels import Canvas
 from arr_coc.texture.full import directions, nearest_distance
 from arr_coc.texture.saliency import SIDE as KNOWN
@@ -101,6 +111,51 @@ def test_an_image_that_only_this_channel_of_its_group_answers(channel):
     group = [name for name in GROUPS[CHANNELS[channel].group] if name != channel]
     assert abs(with_it[channel] - without[channel]) > 0.08
     assert all(abs(with_it[other] - without[other]) < 0.02 for other in group), (with_it, without)
+
+
+def test_of_a_pair_of_frames_motion_and_change_are_those_between_them():
+    """And everything else is that of both frames as one."""
+    first, second = patch(0.4, 64), patch(0.4, 64).roll(4, -1)
+    pair = torch.stack([first, second]).unsqueeze(0)
+    timed = [NAMES.index(name) for name in (*GROUPS["motion"], *GROUPS["temporal"])]
+    rest = [number for number in range(40) if number not in timed]
+    found = texture_pyramid(pair, GRID, 40).cell_BCHW
+    assert torch.equal(found[:, timed], generate_texture_array(second, GRID, 40, previous=first)[:, timed])
+    assert torch.equal(found[:, rest], generate_texture_array(pair.mean(1), GRID, 40)[:, rest])
+    motion = found[0, NAMES.index("motion")]
+    assert motion[*INSIDE].max() > 0.2
+    assert motion[0].max() == 0
+    assert torch.equal(texture_pyramid(pair, GRID).cell_BCHW, generate_texture_array(pair.mean(1), GRID))
+    assert texture_pyramid(pair[:, [0, 0]], GRID, 40).cell_BCHW[:, timed].max() == 0
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["remembered", "anew"])
+@pytest.mark.parametrize("name", ["look_twice", "arr_coc"])
+def test_a_patch_that_moves_in_a_clip_answers_in_the_textures_that_are_read(name, strict, monkeypatch):
+    """In the moment in which it moves, and where it is."""
+    seen = []
+
+    def spying(*given):
+        seen.append(texture_pyramid(*given).cell_BCHW)
+        return texture_pyramid(*given)
+
+    for module in ("arr_coc.layer", "arr_coc.selectors.look_twice"):
+        monkeypatch.setattr(f"{module}.texture_pyramid", spying)
+    stock = tiny.stock()
+    config = ARRCOCConfig(hidden_dim=stock.config.text_config.hidden_size, texture_channels=40)
+    ours = tiny.wrapped(stock, config=config, selector=name)
+    ours.strict = strict
+    frames = torch.full((4, 3, 128, 128), 80, dtype=torch.uint8)
+    for number, left in enumerate((32, 32, 32, 40)):
+        frames[number, :, 32:64, left : left + 32] = 220
+    ours.choose(None, "what moves?", keep=4, video=Clip(frames, (0.0, 0.5, 1.0, 1.5)))
+    (found,) = seen
+    motion = found[:, NAMES.index("motion")]
+    assert motion.shape == (2, 4, 4)
+    assert motion[0].max() == 0
+    assert motion[1, 1, 1:3].min() > 0.1
+    assert motion[1, 2:].max() == 0
+    assert found[1, NAMES.index("brighter"), 1, 2] > 0.05
 
 
 def test_channels_alone_in_their_group_answer_what_they_are_for():

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from arr_coc.qwen import Answer, ARRCOCQwen
 
 
@@ -55,14 +53,14 @@ def sureness(confidence: float | None) -> str:
 def write_overlay(
     path: Path,
     loaded: "ARRCOCQwen",
-    pictures: Sequence["Image"],
+    pictures: Sequence[Any],
     question: str,
     answer: "Answer",
     history: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Each image with what was kept; if all was kept, with where the answer's tokens attended. Several side by side.
 
-    Of a clip, its moments; where the name ends in gif, the overlay as an animation.
+    Of a clip, its moments; where the name ends in gif or mp4, the overlay as an animation.
     """
     from arr_coc.images.clips import Clip
     from arr_coc.images.reader import read_images
@@ -71,12 +69,12 @@ def write_overlay(
     from arr_coc.viewing.tokens import looked_at
 
     if clips := [one for one in pictures if isinstance(one, Clip)]:
-        from arr_coc.viewing.clips import clip_card, save_animation
+        from arr_coc.viewing.clips import clips_card, save_animation
 
-        if path.suffix.lower() == ".gif":
-            save_animation(path, clips[0], question, answer)
+        if path.suffix.lower() in (".gif", ".mp4"):
+            save_animation(path, clips, question, answer)
         else:
-            save_as(clip_card(clips[0], question, answer), path)
+            save_as(clips_card(pictures, question, answer), path)
         return
     pictures, heats = read_images(list(pictures)), None
     if answer.tokens_kept >= answer.tokens_total:

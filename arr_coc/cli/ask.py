@@ -42,7 +42,10 @@ def ask(
     system: typed.System = "",
     temperature: typed.Temperature = None,
     overlay: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a picture of what was kept, or of where it looked.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a picture of what was kept, or of where it looked; of a clip also a GIF or MP4."
+        ),
     ] = None,
     open_overlay: Annotated[
         bool, typer.Option("--open", help="Open that picture; without --overlay, one among the temporary files.")
@@ -73,12 +76,10 @@ def ask(
     dial = None if keep is None else typed.parse_keep(keep)
     check_selector(selector, encoding)
     check_machine(device, dtype)
-    played = any(map(typed.is_video_name, images))
-    typed.check_played(images, fps, frames)
-    pictures = [] if played else typed.read_typed(images)  # before the model: a mistake is told at once
+    read = typed.reading(images, fps, frames)
     machine: dict[str, Any] = {"seed": seed, "quiet": quiet, "device": device, "dtype": dtype}
     loaded = load(model, selector, encoding, max_pixels=max_pixels, min_pixels=min_pixels, **machine)
-    pictures = typed.read_shown(images, loaded, fps, frames) if played else pictures
+    pictures = read(loaded)
     dial = loaded.keep if dial is None else dial
     how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "system": system, **typed.sampling(temperature)}
     answer = loaded.ask(pictures, question, keep=dial, look_again=look_again, **how)

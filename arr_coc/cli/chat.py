@@ -1,4 +1,4 @@
-"""arr-coc chat: several questions about one image. Each question chooses anew; answers alone go to stdout.
+"""arr-coc chat: several questions about one image or clip. Each question chooses anew; answers alone go to stdout.
 
 Ctrl-C stops an answer and not the chat. At the prompt, twice Ctrl-C leaves with 130 and Ctrl-D with 0.
 """
@@ -22,11 +22,12 @@ from arr_coc.cli.terminal import PROMPT, is_terminal, note, notes, read_line, se
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from arr_coc.images.clips import Clip
     from arr_coc.qwen import Answer, ARRCOCQwen
 
 COMMANDS = {
     "/keep": "/keep PART      part KEPT from now on: 0.25, 256 or auto; alone, it says what is in force",
-    "/image": "/image FILE...  go on with other images; the conversation begins anew",
+    "/image": "/image FILE...  go on with other images or clips; the conversation begins anew",
     "/overlay": "/overlay FILE   write a picture of what the last answer was made from",
     "/history": "/history        what was asked and answered so far",
     "/reset": "/reset          forget what was asked and answered",
@@ -38,13 +39,15 @@ COMMANDS = {
 def chat(
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[IMAGE]...", help=f"{typed.KINDS} files; the bundled sample if left out."),
+        typer.Argument(metavar="[IMAGE]...", help=f"{typed.KINDS} files, videos; the bundled sample if left out."),
     ] = None,
     model: typed.Model = "mini",
     keep: typed.KeepDial = None,
     selector: typed.SelectorName = "auto",
     encoding: typed.Encoding = None,
     max_new_tokens: typed.MaxNewTokens = 128,
+    fps: typed.Fps = None,
+    frames: typed.Frames = None,
     history: Annotated[
         bool | None,
         typer.Option(
@@ -61,9 +64,11 @@ def chat(
     quiet: typed.Quiet = False,
     offline: typed.Offline = False,
 ) -> None:
-    """Ask several questions about an image, one line each. /help lists what can be done between them.
+    """Ask several questions about an image or a clip, one line each. /help lists what can be done between them.
 
     arr-coc chat photo.jpg
+
+    arr-coc chat clip.mp4 --frames 32
 
     arr-coc chat photo.jpg --model Qwen/Qwen3-VL-2B-Instruct --keep 0.25
 
@@ -76,14 +81,14 @@ def chat(
         raise ValueError("-: stdin is where chat reads its questions; give the image as a file")
     check_selector(selector, encoding)
     check_machine(device, dtype)
-    pictures = typed.read_typed(sources)
+    read = typed.reading(sources, fps, frames)
     loaded = load(model, selector, encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
     from arr_coc.qwen.familiar import is_mini
 
     if history is None:
         history = not is_mini(loaded.processor.tokenizer)
-    session = ChatSession(loaded, sources, pictures, loaded.keep if dial is None else dial, history)
-    session.max_new_tokens, session.quiet = max_new_tokens, quiet
+    session = ChatSession(loaded, sources, read(loaded), loaded.keep if dial is None else dial, history)
+    session.max_new_tokens, session.quiet, session.sampling = max_new_tokens, quiet, (fps, frames)
     session.options = {"system": system, **typed.sampling(temperature)}
     if not quiet and is_terminal(sys.stdin):
         names = ", ".join(source.name for source in sources)
@@ -96,16 +101,18 @@ def chat(
 
 @dataclass
 class ChatSession:
-    """The images, the dial and what was said. Commands and questions change it; it prints, but reads nothing."""
+    """Images and clips, the dial and what was said. Commands and questions change it; it prints, but reads nothing."""
 
     loaded: "ARRCOCQwen"
     sources: Sequence[Path]
-    pictures: Sequence["Image"]
+    pictures: Sequence["Image | Clip"]
     keep: float | int | str
     shows_history: bool
     """Whether the model is shown the turns before."""
     max_new_tokens: int = 128
     quiet: bool = False
+    sampling: tuple[float | None, int | None] = (None, None)
+    """fps and frames of clips."""
     options: dict[str, Any] = field(default_factory=dict)
     """What else `ask` is told: the system message, how to sample."""
     turns: list[tuple[str, str]] = field(default_factory=list)
@@ -169,7 +176,8 @@ class ChatSession:
             raise ValueError("/image without a file: write /image FILE")
         if typed.STDIN in sources:
             raise ValueError("-: stdin is where chat reads its questions; give the image as a file")
-        self.pictures, self.sources = typed.read_typed(sources), sources
+        sampling = self.sampling if typed.clips_of(sources) else ()
+        self.pictures, self.sources = typed.reading(sources, *sampling)(self.loaded), sources
         self.do_reset("")
 
     def do_overlay(self, rest: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +49,8 @@ def compare(
     model: typed.Model = "mini",
     encoding: typed.Encoding = None,
     max_new_tokens: typed.MaxNewTokens = 128,
+    fps: typed.Fps = None,
+    frames: typed.Frames = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write pictures there: each row, sheet.png, latency.png.")
     ] = None,
@@ -67,6 +70,8 @@ def compare(
 
     arr-coc compare photo.jpg "What is on the sign?" --out pictures --json
 
+    arr-coc compare clip.mp4 "Which way does it go?" --keep 5% --keep 1.0
+
     Times are in ms, of a second run after a warm-up; the total is the whole answer, its later tokens included.
     """
     set_verbosity(quiet)
@@ -77,8 +82,9 @@ def compare(
     typed.check_free(paths, source, force)
     check_selectors(selector or ["auto"], encoding)
     check_machine(device, dtype)
-    (image,) = typed.read_typed([source])
+    read = typed.reading([source], fps, frames)
     loaded = load(model, encoding=encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
+    (image,) = read(loaded)
     asking = {"image": image, "question": question, "max_new_tokens": max_new_tokens, "warm_up": max_new_tokens}
     rows = answer_all(loaded, asked, seed, quiet, **asking)
     notices = list(dict.fromkeys(line for row in rows if row.answer for line in row.answer.notices))
@@ -99,6 +105,8 @@ def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Variant], seed: int, quiet:
     from rich.console import Console
     from rich.progress import track
 
+    from arr_coc.images.clips import is_clip
+
     names = dict.fromkeys(way.selector for way in asked)
     selectors = {name: chosen_selector(loaded, name, seed) for name in names if name != PLAIN}
     loaded.break_even = 0  # "auto" is compared as a choice, whether it pays on this device or not
@@ -114,7 +122,8 @@ def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Variant], seed: int, quiet:
 
     looks: dict[str, Any] = {"console": Console(stderr=True), "disable": quiet or not is_terminal(sys.stderr)}
     bar = track(answer_ways(asked, using, **asking), "asking", len(asked), transient=True, **looks)
-    return [replace(way, selector=selectors["auto"].name) if way.selector == "auto" else way for way in bar]
+    own = loaded.clip_selector if is_clip(asking["image"]) else loaded.selector
+    return [replace(way, selector=own.name) if way.selector == "auto" else way for way in bar]
 
 
 def document(
@@ -225,21 +234,21 @@ def _plain_name(row: Variant) -> str:
     return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in f"{row.selector}-{row.keep}")[:60]
 
 
-def write_pictures(rows: Sequence[Variant], image: "Image.Image", question: str, paths: Sequence[Path]) -> None:
+def write_pictures(rows: Sequence[Variant], image: Any, question: str, paths: Sequence[Path]) -> None:
     """Each answered row with its kept cells, all of them on one sheet, and the times as bars; under the question."""
     from arr_coc.viewing import headed, latency_bars, questions_row, stage_times
+    from arr_coc.viewing.clips import Clip, clip_rows
     from arr_coc.viewing.paper import above
     from arr_coc.viewing.saving import save_picture
 
+    draw: Any = partial(clip_rows if isinstance(image, Clip) else questions_row, image)
     done = [(_label(row), row.answer, path) for row, path in zip(rows, paths, strict=False) if row.answer is not None]
     for label, answer, path in done:
-        save_picture(headed(questions_row(image, [(label, answer)]), question), path)
+        save_picture(headed(draw([(label, answer)]), question), path)
     entries = [(label, answer) for label, answer, _ in done]
     if not entries:
         return
-    lines: list[Image.Image] = [
-        questions_row(image, entries[start : start + COLUMNS]) for start in range(0, len(entries), COLUMNS)
-    ]
+    lines: list[Image.Image] = [draw(entries[start : start + COLUMNS]) for start in range(0, len(entries), COLUMNS)]
     save_picture(headed(above(lines, gap=0), question), paths[-2])
     times = {f"{label}: {answer.text}": stage_times(answer.timings_ms) for label, answer in entries}
     save_picture(headed(latency_bars(times), question), paths[-1])

@@ -53,7 +53,9 @@ def load(
 
 
 def chosen_selector(loaded: "ARRCOCQwen", spec: str, seed: int) -> "Selector":
-    """A selector by its name and settings, which were checked."""
+    """A selector by its name and settings, which were checked; "auto" is the model's own, which knows clips."""
+    if spec == "auto":
+        return loaded.selector
     from arr_coc.selectors import read_selector
 
     spec = f"random:seed={seed}" if spec == "random" else spec

@@ -1,9 +1,9 @@
-"""arr-coc show: one choice in pictures and numbers. arr-coc textures: what ARR-COC sees in an image.
+"""arr-coc show: one choice in pictures and numbers, of an image or a clip. arr-coc textures: what is seen in an image.
 
 The names of the files go to stdout, an answer to stderr.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,12 +18,15 @@ from arr_coc.cli.terminal import notes, open_file, set_verbosity, waited
 if TYPE_CHECKING:
     from PIL import Image
 
+    from arr_coc.images.clips import Clip
     from arr_coc.qwen.answers import Answer
 
 NAMES = (
     *("kept", "information", "perspectival", "participatory", "relevance"),
     *("scorers", "homunculus", "slider", "tokens"),
 )
+OF_CLIPS = ("strip", "animation", "budget", "moments", "tokens")
+FILES = {"slider": "slider.html", "animation": "animation.gif", "moments": "moments.csv", "tokens": "tokens.csv"}
 
 
 def show(
@@ -34,8 +37,14 @@ def show(
     selector: typed.SelectorName = "auto",
     encoding: typed.Encoding = None,
     only: Annotated[
-        typed.Texts, typer.Option(metavar="NAME", help=f"Only this; may be repeated: {', '.join(NAMES)}.")
+        typed.Texts,
+        typer.Option(
+            metavar="NAME",
+            help=f"Only this; may be repeated: {', '.join(NAMES)}. Of a clip: {', '.join(OF_CLIPS)}.",
+        ),
     ] = None,
+    fps: typed.Fps = None,
+    frames: typed.Frames = None,
     force: typed.Force = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the slider, or the first file written.")] = False,
     max_new_tokens: typed.MaxNewTokens = 128,
@@ -51,22 +60,26 @@ def show(
 
     arr-coc show photo.jpg "What colour is the door?" --out why --keep 0.25 --only kept --only tokens
 
+    arr-coc show clip.mp4 "Which way does it go?" --out why --keep 10%
+
     The names of the files go to stdout. Files that arr-coc made are written over, others are not.
     """
     set_verbosity(quiet)
     image, question = typed.one_image(words)
     typed.check_question(question)
-    dial, wanted = None if keep is None else typed.parse_keep(keep), check_names(only)
+    dial = None if keep is None else typed.parse_keep(keep)
+    wanted = check_names(only, OF_CLIPS if typed.clips_of([image]) else NAMES)
     paths = {name: out / file_name(name) for name in wanted}
     typed.check_free(paths.values(), image, force)
     check_selector(selector, encoding)
     check_machine(device, dtype)
-    (picture,) = typed.read_typed([image])
+    read = typed.reading([image], fps, frames)
     loaded = load(model, encoding=encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
     loaded.selector = chosen_selector(loaded, selector, seed)
     loaded.break_even = 0  # a choice is what is asked for, whether it pays on this device or not
+    (picture,) = read(loaded)
     answer = loaded.ask(picture, question, keep=dial, max_new_tokens=max_new_tokens)
-    (selection,) = answer.selection
+    selection = answer.selection[0]
     write = writers(picture, question, answer)
     missing = [name for name in wanted if name not in write]
     written = {name: path for name, path in paths.items() if name in write}
@@ -85,20 +98,46 @@ def show(
         open_file(written.get("slider") or next(iter(written.values())))
 
 
-def check_names(only: list[str] | None) -> list[str]:
+def check_names(only: list[str] | None, names: Sequence[str] = NAMES) -> list[str]:
     """The names asked for, in their order and each once; all if none was."""
     for name in only or ():
-        if name not in NAMES:
-            raise ValueError(f"--only {name}: expected one of {', '.join(NAMES)}")
-    return [name for name in NAMES if not only or name in only]
+        if name not in names:
+            raise ValueError(f"--only {name}: expected one of {', '.join(names)}")
+    return [name for name in names if not only or name in only]
 
 
 def file_name(name: str) -> str:
-    return {"slider": "slider.html", "tokens": "tokens.csv"}.get(name, f"{name}.png")
+    return FILES.get(name, f"{name}.png")
 
 
-def writers(image: "Image.Image", question: str, answer: "Answer") -> dict[str, Callable[[Path], None]]:
+def clip_writers(clip: "Clip", question: str, answer: "Answer") -> dict[str, Callable[[Path], None]]:
+    """What an answer about a clip has to show, as `writers` of one about an image."""
+    from arr_coc.viewing import headed, token_rows, tokens_told
+    from arr_coc.viewing.clips import budget_page, moment_rows, save_animation, strip_page
+    from arr_coc.viewing.paper import page
+    from arr_coc.viewing.saving import save_picture, save_table
+
+    choices, told = answer.selection, tokens_told(answer.tokens_kept, answer.tokens_total)
+
+    def pictured(draw: Callable[..., "Image.Image"], *of: Any) -> Callable[[Path], None]:
+        return lambda path: save_picture(headed(page(draw(*of)), question, answer.text, told), path)
+
+    cells = ({"moment": n, "seconds": one.seconds, **row} for n, one in enumerate(choices) for row in token_rows(one))
+    return {
+        "strip": pictured(strip_page, clip, choices),
+        "animation": lambda path: save_animation(path, [clip], question, answer),
+        "budget": pictured(budget_page, choices),
+        "moments": lambda path: save_table(moment_rows(choices), path),
+        "tokens": lambda path: save_table(list(cells), path),
+    }
+
+
+def writers(image: "Image.Image | Clip", question: str, answer: "Answer") -> dict[str, Callable[[Path], None]]:
     """What an answer's choice has to show, by name: functions that write it to a file, under question and answer."""
+    from arr_coc.images.clips import Clip
+
+    if isinstance(image, Clip):
+        return clip_writers(image, question, answer)
     from arr_coc.config import SCORERS
     from arr_coc.files import write_whole
     from arr_coc.viewing import headed, heatmap, kept_page, scorer_panels, slider_page, token_rows, tokens_told

@@ -5,8 +5,9 @@ Importing this loads no torch.
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from arr_coc.qwen import ARRCOCQwen
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")  # that are written
+ANIMATIONS = (".gif", ".mp4")  # of clips
 READ = (*PICTURES, ".gif", ".bmp", ".tif", ".tiff", *VIDEOS)
 STDIN = Path("-")
 KINDS = "JPEG, PNG, WebP, GIF, BMP or TIFF"
@@ -72,7 +74,8 @@ Offline = Annotated[
 OneImage = Annotated[
     Texts,
     typer.Argument(
-        metavar="[IMAGE] [QUESTION]", help=f"A {KINDS}, or - for stdin; the question. Without both: the sample."
+        metavar="[IMAGE] [QUESTION]",
+        help=f"A {KINDS}, a video, a folder of frames, or - for stdin; the question. Without both: the sample.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Write over files that arr-coc did not make.")]
@@ -150,17 +153,24 @@ def is_image_name(word: str) -> bool:
     return is_file or Path(word) == STDIN
 
 
-def is_video_name(path: Path) -> bool:
-    """Whether a file or folder that was typed is a clip: it is named like one, or holds frames."""
-    return path.suffix.lower() in VIDEOS or path.is_dir()
+def clips_of(images: Sequence[Path]) -> list[Path]:
+    """Those that are clips: named like one, folders of frames, GIFs and WebPs of several frames."""
+    from arr_coc.images.clips import is_played
+
+    return [one for one in images if is_played(one)]
 
 
-def check_played(images: Sequence[Path], fps: float | None, frames: int | None) -> None:
-    """Mistakes about clips that need no model to be seen."""
-    from arr_coc.images.clips import check_sampling
+def reading(
+    images: Sequence[Path], fps: float | None = None, frames: int | None = None
+) -> "Callable[[ARRCOCQwen], list[Any]]":
+    """What gives the images and clips that were typed, once there is a model, which says how large it sees clips.
+
+    Images are read at once, and what is wrong with a clip's name is told at once: before a model is loaded.
+    """
+    from arr_coc.images.clips import check_sampling, read_clip
 
     check_sampling(fps, frames)
-    played = [one for one in images if is_video_name(one)]
+    played = clips_of(images)
     if not played and (fps is not None or frames is not None):
         raise ValueError("--fps and --frames are of a video: give one, or leave them out")
     for one in played:
@@ -168,23 +178,25 @@ def check_played(images: Sequence[Path], fps: float | None, frames: int | None) 
             raise ValueError(f"{one}: no such video file; check the path")
         if one.is_dir() and any(other.suffix.lower() not in READ for other in one.iterdir()):
             raise ValueError(f"{one}: no such image file, but a folder; give the image itself, or a folder of frames")
+    stills = read_typed([one for one in images if one not in played])
 
+    def read(loaded: "ARRCOCQwen") -> list[Any]:
+        if not played:
+            return list(stills)
+        from arr_coc.qwen.clips import ClipForm
 
-def read_shown(images: Sequence[Path], loaded: "ARRCOCQwen", fps: float | None, frames: int | None) -> "list[Any]":
-    """The images and clips that were typed; clips are read at the size at which the model sees them."""
-    from arr_coc.qwen.clips import ClipForm, read_shown
+        fit, rest = ClipForm.of(loaded.processor).fit, iter(stills)
+        return [read_clip(one, fit, fps, frames) if one in played else next(rest) for one in images]
 
-    stills = iter(read_typed([one for one in images if not is_video_name(one)]))
-    given = [one if is_video_name(one) else next(stills) for one in images]
-    return read_shown(given, None, ClipForm.of(loaded.processor).fit, fps, frames)
+    return read
 
 
 def read_typed(images: Sequence[Path]) -> "list[Image]":
     """The images that were typed, - from stdin; messages name each as it was."""
     if not images:
         return []
-    if played := [one for one in images if is_video_name(one)]:
-        raise ValueError(f"{played[0]}: a video; arr-coc ask takes it, and shows what was kept with --overlay")
+    if played := [one for one in images if one.suffix.lower() in VIDEOS]:
+        raise ValueError(f"{played[0]}: a video; arr-coc ask, show, compare and chat take it")
     from arr_coc.images.reader import MOST_BYTES, read_images
 
     if list(images).count(STDIN) > 1:
@@ -222,9 +234,11 @@ def check_picture(path: Path | None, images: Sequence[Path] = ()) -> None:
     """Whether a picture can be written there, as far as its name tells; the images themselves are never overwritten."""
     if path is None:
         return
-    endings = (*PICTURES, ".gif") if any(map(is_video_name, images)) else PICTURES
+    endings = (*PICTURES, *ANIMATIONS) if clips_of(images) else PICTURES
     if path.suffix.lower() not in endings:
         raise ValueError(f"{path}: an overlay is a picture; end its name in {', '.join(endings)}")
+    if path.suffix.lower() == ".mp4" and find_spec("av") is None:
+        raise ValueError(f"{path}: writing a video needs PyAV: pip install 'arr-coc[video]', or end its name in .gif")
     if any(_is_same(path, image) for image in images):
         raise ValueError(f"{path} is the image that is asked about: give the overlay another name")
 

@@ -8,21 +8,25 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from PIL import Image
 from torch import Tensor
 
 from arr_coc.comparing import PLAIN, Variant, answer_way
-from arr_coc.demo.inputs import Inquiry, Left, shown
+from arr_coc.demo.inputs import STRIP, Inquiry, Left, shown
 from arr_coc.demo.models import Models
 from arr_coc.demo.scenes import ExampleScene, examples, known_of
 from arr_coc.demo.telling import about, figures, legend, note, notices, stats
+from arr_coc.images.clips import Clip
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.streaming import stream_text
 from arr_coc.viewing import choice_overlay
+from arr_coc.viewing.clips import budget_page, clip_video, strip_page
 from arr_coc.viewing.heatmaps import map_block
+from arr_coc.viewing.paper import above, page
 from arr_coc.viewing.tokens import looked_at
 
 MOST_NEW_TOKENS = 256
@@ -45,6 +49,8 @@ class Told:
     answer: str
     overlay: Image.Image | None = None
     heat: Image.Image | None = None
+    player: bytes | None = None  # of a clip, an MP4 of its frames with what was kept
+    moments: Image.Image | None = None  # of a clip
     figures: str = ANSWERING  # HTML
     notices: str = ""  # HTML
     legend: str = ""  # HTML
@@ -105,6 +111,13 @@ def ask(models: Models, name: str, asked: Inquiry, plain: Answer | None = None) 
 
 
 def _told(owner: ARRCOCQwen, asked: Inquiry, answer: Answer, plain: Answer | None) -> Told:
+    told: dict[str, Any] = {"figures": figures(answer, known_of(asked), plain), "notices": notices(owner, answer)}
+    told |= {"legend": legend(answer.selection), "stats": stats(answer)}
+    if isinstance(asked.image, Clip):
+        clip, choices = asked.image, answer.selection
+        seen = page(above([strip_page(clip, choices, STRIP), budget_page(choices, STRIP)], gap=18))
+        player = clip_video(clip, choices) if find_spec("av") else None
+        return Told(answer.text, player=player, moments=seen, **told)
     picture, choice = shown(asked.image), answer.selection[0]
     heat_HW, chose = choice.relevance, choice.relevance is not None
     if heat_HW is None:
@@ -113,10 +126,7 @@ def _told(owner: ARRCOCQwen, asked: Inquiry, answer: Answer, plain: Answer | Non
         answer.text,
         choice_overlay(picture, choice),
         None if heat_HW is None else heat_picture(picture, heat_HW, choice if chose else None),
-        figures(answer, known_of(asked), plain),
-        notices(owner, answer),
-        legend(choice),
-        stats(answer),
+        **told,
     )
 
 
@@ -125,7 +135,7 @@ def _attention(owner: ARRCOCQwen, asked: Inquiry, answer: Answer) -> Tensor | No
     text = owner.processor.tokenizer(asked.question + answer.text)["input_ids"]
     if answer.tokens_total + len(text) > MOST_ATTENDED:
         return None
-    return looked_at(owner, [asked.image], asked.question, answer.text)[0]
+    return looked_at(owner, [asked.picture], asked.question, answer.text)[0]
 
 
 def heat_picture(picture: Image.Image, values_HW: Tensor, choice: ImageSelection | None) -> Image.Image:
@@ -147,6 +157,7 @@ def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) 
         is_late,
         leave_nothing_late,
         picture,
+        player,
         toast,
     )
 
@@ -157,26 +168,32 @@ def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) 
     with gr.Row(elem_id="seen"):
         overlay = picture("What the model saw", "overlay", value=now.overlay)
         heat = picture("What counts for the question", "heat", value=now.heat)
+    video = player("What the model saw", "player", visible=True)  # what is empty the style sheet hides
     legend = gr.HTML(now.legend, elem_id="legend")
+    moments = picture("Moments, and the budget over time", "moments")
     stats = gr.Markdown(now.stats, elem_id="stats")
-    outputs = [answer, overlay, heat, figures, notices, legend, stats]
+    outputs = [answer, overlay, heat, figures, notices, legend, stats, video, moments]
+
+    def seen(one: Told) -> list[Any]:
+        said = [one.answer, one.overlay, one.heat, one.figures, one.notices, one.legend, one.stats]
+        return [*said, one.player, one.moments]
 
     @guarded
-    def answer_it(path: str | None, question: str, dial: float, name: str) -> Iterator[tuple[Any, ...]]:
+    def answer_it(path: str | None, question: str, dial: float, name: str, played: str | None) -> Iterator[list[Any]]:
         try:
-            yield "", None, None, THINKING, "", "", ""
-            asked = Inquiry.of(path, question, dial)
+            yield seen(Told("", figures=THINKING))
+            asked = Inquiry.of(played or path, question, dial, partial(models.fit, name))
             plain = first.plain_of(asked) if name == models.names[0] else None
             for one in ask(models, name, asked, plain):
-                yield one.answer, one.overlay, one.heat, one.figures, one.notices, one.legend, one.stats
+                yield seen(one)
         except Exception as error:
             why = in_a_line(error)
-            yield *[gr.skip()] * 3, "", note(f"no answer: {why}", "trouble"), "", ""
+            yield [*[gr.skip()] * 3, "", note(f"no answer: {why}", "trouble"), "", "", *[gr.skip()] * 2]
             raise toast(why) from None
 
     for event in (side.ask.click, side.question.submit, chosen.then):  # before the answer: what is first is done first
         event(None, None, tabs, js=TO_ANSWER, queue=False, **PRIVATE)
-    inputs = [*side.asked, side.model]
+    inputs = [*side.asked, side.model, side.played]
     looks: dict[str, Any] = {"show_progress": "minimal", "show_progress_on": answer, "js": begins("ask"), **MODELS}
     others = (event(answer_it, inputs, outputs, **looks, **PRIVATE) for event in (side.question.submit, chosen.then))
     running = [side.ask.click(answer_it, inputs, outputs, api_name="ask", **looks), *others]

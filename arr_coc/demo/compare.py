@@ -3,18 +3,22 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from PIL import Image
 
 from arr_coc.comparing import PLAIN, Variant, answer_ways
 from arr_coc.config import Keep
-from arr_coc.demo.inputs import Inquiry, Left, shown
+from arr_coc.demo.inputs import STRIP, Inquiry, Left, shown
 from arr_coc.demo.models import Models, choosable_selectors
 from arr_coc.demo.scenes import known_of
 from arr_coc.demo.telling import cards
+from arr_coc.images.clips import Clip
 from arr_coc.qwen import Answer, ARRCOCQwen
 from arr_coc.viewing import before_after, choice_overlay, latency_bars, stage_times
+from arr_coc.viewing.clips import strip_page
+from arr_coc.viewing.paper import page
 
 OURS = "ARR-COC"
 SIMPLE = ("even_grid", "random", "downsampling", "pooling")  # what every method has to beat, so first in the list
@@ -24,6 +28,8 @@ SELECTOR_OF = {OURS: "auto"} | {
 WAYS = (PLAIN, *SELECTOR_OF)
 MOST_WAYS = 4
 MOST_NEW_TOKENS = 64
+Pictures = list[tuple[Image.Image, str]]
+Halves = tuple[Image.Image, Image.Image]  # of a slider
 # What would make more answers than there is room for cannot be ticked.
 AT_MOST = """(ways, models) => {
   const more = {ways: (ways.length + 1) * models.length, models: ways.length * (models.length + 1)};
@@ -37,8 +43,8 @@ class Compared:
     """What the page shows of a comparison."""
 
     cards: str  # HTML
-    slider: tuple[Image.Image, Image.Image] | None  # the image, and what was kept of it; None where all was kept
-    kept: list[tuple[Image.Image, str]]  # what each way kept, with its name and answer
+    slider: Halves | None  # None where all was kept, and of a clip
+    kept: Pictures  # what each way kept, with its name and answer
     bars: Image.Image
     memory: str
 
@@ -61,15 +67,20 @@ def compare(models: Models, names: Sequence[str], chosen: Sequence[str], asked: 
         if way.answer is None:
             raise MemoryError
         answers.append((f"{way.selector}, {way.model}" if len(names) > 1 else way.selector, way.answer))
-    picture, choices = shown(asked.image), [answer.selection[0] for _, answer in answers]
-    kept = [
-        (choice_overlay(picture, choice), f"{label}: {answer.text}")
-        for (label, answer), choice in zip(answers, choices, strict=True)
-    ]
-    chose = [choice for choice in choices if choice.tokens_kept < choice.tokens_total]
-    slider = before_after(picture, chose[0]) if chose else None
+    kept, slider = _kept(asked.image, answers)
     bars = latency_bars({label: stage_times(answer.timings_ms) for label, answer in answers})
     return Compared(cards(answers, known_of(asked)), slider, kept, bars, models.memory())
+
+
+def _kept(image: Image.Image | Clip, answers: Sequence[tuple[str, Answer]]) -> tuple[Pictures, Halves | None]:
+    """What each way kept, with its name and answer; and the image against what the first way that chose kept of it."""
+    said = [f"{label}: {answer.text}" for label, answer in answers]
+    if isinstance(image, Clip):
+        return list(zip((page(strip_page(image, one.selection, STRIP)) for _, one in answers), said, strict=True)), None
+    picture, choices = shown(image), [answer.selection[0] for _, answer in answers]
+    chose = [choice for choice in choices if choice.tokens_kept < choice.tokens_total]
+    kept = zip((choice_overlay(picture, choice) for choice in choices), said, strict=True)
+    return list(kept), before_after(picture, chose[0]) if chose else None
 
 
 def _budget(models: Models, name: str, asked: Inquiry) -> Keep:
@@ -77,7 +88,8 @@ def _budget(models: Models, name: str, asked: Inquiry) -> Keep:
     if asked.keep is not None and asked.keep != "auto":
         return asked.keep
     with models.use(name) as owner:
-        return max(2, owner.choose(asked.image, asked.question, asked.keep)[0].tokens_kept)
+        chosen = owner.choose(asked.image, asked.question, asked.keep)
+    return max(2, sum(one.tokens_kept for one in chosen))
 
 
 def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
@@ -113,9 +125,10 @@ def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
 
     @guarded
     def compare_them(
-        path: str | None, question: str, dial: float, chosen: list[str], named: list[str]
+        path: str | None, question: str, dial: float, chosen: list[str], named: list[str], played: str | None
     ) -> tuple[Any, ...]:
-        done = compare(models, named, chosen, Inquiry.of(path, question, dial))
+        fit = partial(models.fit, (named or models.names)[0])
+        done = compare(models, named, chosen, Inquiry.of(played or path, question, dial, fit))
         return (
             done.cards,
             gr.ImageSlider(done.slider, visible=done.slider is not None),
@@ -125,7 +138,7 @@ def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
         )
 
     outputs = [result, slider, bars, memory, *kept]
-    inputs = [*side.asked, ways, names]
+    inputs = [*side.asked, ways, names, side.played]
     looks = {"show_progress_on": result, "js": begins("compare"), **MODELS}
     running = button.click(compare_them, inputs, outputs, api_name="compare", **looks)
     side.stop.click(None, None, None, cancels=[running], **PRIVATE)

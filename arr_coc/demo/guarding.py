@@ -47,7 +47,7 @@ HEADERS = (
 WHY = {
     403: "this is for the page alone, on the machine that serves it: open it at localhost",
     408: "too slow: send it again over a better line",
-    413: f"too large: an image has {MOST_BYTES // 2**20} MB at most",
+    413: f"too large: an image or a clip has {MOST_BYTES // 2**20} MB at most",
     429: "too many uploads: come back in an hour",
     503: "too many questions wait: come back in a minute",
 }

@@ -1,30 +1,44 @@
-"""What comes from the browser, and from where on the page; checked once: an uploaded image, a question, a dial."""
+"""What comes from the browser, and from where on the page; checked once: an image or a clip, a question, a dial."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 
 from arr_coc.config import Keep, tokens_to_keep
+from arr_coc.images.clips import Clip, Fit, is_played, read_clip
 from arr_coc.images.reader import read_image
+from arr_coc.qwen.clips import ClipForm
 
 MOST_CHARACTERS = 2000
+MOST_FRAMES = 32  # of a clip that are looked at, 2 of a second
+STRIP = 720  # px of a picture of a clip's moments
 MOST_SHOWN = 1024  # px of the longer side of a picture in the page; the model sees the image itself
 OWN, PLAIN = 0, 100  # ends of the dial: the model's own, which is mostly "auto", and all; between: percent KEPT
 
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """One question about one image, ready for a model."""
+    """One question about one image or clip, ready for a model."""
 
-    image: Image.Image  # RGB, upright
+    image: Image.Image | Clip  # RGB, upright
     question: str
     keep: Keep | None  # None: the model's own dial
 
     @classmethod
-    def of(cls, path: str | None, question: str | None, dial: float | None) -> "Inquiry":
-        """From what the page has."""
-        return cls(read_upload(path), check_question(question), dialled(dial))
+    def of(
+        cls, path: str | None, question: str | None, dial: float | None, fit: Callable[[], Fit] | None = None
+    ) -> "Inquiry":
+        """From what the page has; `fit` says how large the model sees clips."""
+        return cls(read_upload(path, fit), check_question(question), dialled(dial))
+
+    @property
+    def picture(self) -> Image.Image:
+        """The image, where only one will do."""
+        if isinstance(self.image, Clip):
+            raise ValueError("this looks at images: click Ask, which shows every moment of a clip")
+        return self.image
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +46,9 @@ class Left:
     """The components of the left side of the page, which all tabs but Scenes read."""
 
     image: Any
+    clip: Any  # in the image's place
+    video: Any  # the button that uploads it
+    played: Any  # its file, as a state of the session: calls by name have none
     question: Any
     ask: Any
     stop: Any
@@ -43,15 +60,21 @@ class Left:
     total: Any  # visual tokens of the image
 
     @property
+    def shown(self) -> list[Any]:
+        return [self.image, self.clip, self.played]
+
+    @property
     def asked(self) -> list[Any]:
         """What `Inquiry.of` takes."""
         return [self.image, self.question, self.dial]
 
 
-def read_upload(path: str | None) -> Image.Image:
-    """The image that the browser sent; `path` is where the server put it."""
+def read_upload(path: str | None, fit: Callable[[], Fit] | None = None) -> Image.Image | Clip:
+    """The image or clip that the browser sent; `path` is where the server put it."""
     if not path:
         raise ValueError("no image yet: upload one, or click an example")
+    if fit is not None and is_played(path):
+        return read_clip(path, fit(), most=MOST_FRAMES)
     return read_image(path, boxed=True)
 
 
@@ -81,10 +104,13 @@ def shown(image: Image.Image) -> Image.Image:
     return image.resize(size, Image.Resampling.LANCZOS)
 
 
-def count_tokens(image_processor: Any, size: tuple[int, int]) -> int:
-    """Visual tokens of an image of (width, height) px in the untouched model."""
-    patches = image_processor.get_number_of_image_patches(size[1], size[0])
-    return int(patches // image_processor.merge_size**2)
+def count_tokens(processor: Any, shown: Image.Image | Clip) -> int:
+    """Visual tokens of an image or a clip in the untouched model."""
+    if isinstance(shown, Clip):
+        form, (frames, _, height, width) = ClipForm.of(processor), shown.frames_T3hw.shape
+        return -(-frames // form.frames) * height * width // (form.patch * form.merge) ** 2
+    images = processor.image_processor
+    return int(images.get_number_of_image_patches(shown.height, shown.width) // images.merge_size**2)
 
 
 def budget_line(total: float | None, keep: Keep) -> str:

@@ -4,6 +4,7 @@ H W grid of cells.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from PIL import Image, ImageDraw
@@ -45,11 +46,12 @@ class Look:
 
 def look(models: Models, name: str, asked: Inquiry) -> Look:
     """Choose for the question, and keep what was thought of every cell."""
+    picture = shown(asked.picture)
     with models.use(name) as owner:
         choice, cell = owner.choose(asked.image, asked.question, asked.keep)[0], owner.geometry.cell
     if choice.relevance is None:
         raise ValueError("every token is kept, so nothing was weighed: turn the dial below 100 percent")
-    return Look(shown(asked.image), asked, choice, cell)
+    return Look(picture, asked, choice, cell)
 
 
 def to_remember(looked: Look) -> Look:
@@ -164,8 +166,8 @@ def microscope_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
         channels = picture("What is read from the pixels", "channels")
 
     @guarded
-    def look_at(path: str | None, question: str, dial: float, name: str) -> tuple[Any, ...]:
-        looked = look(models, name, Inquiry.of(path, question, dial))
+    def look_at(path: str | None, question: str, dial: float, name: str, played: str | None) -> tuple[Any, ...]:
+        looked = look(models, name, Inquiry.of(played or path, question, dial, partial(models.fit, name)))
         assert looked.choice.relevance is not None
         room = homunculus(looked.picture, looked.choice.relevance)
         drawn = kept_picture(looked), room, texture_sheet(looked.picture, cell=looked.cell)
@@ -199,7 +201,8 @@ def microscope_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
 
     outputs = [last, numbers, weights, line, kept, grown, channels, difference, *maps]
     how: dict[str, Any] = {"js": begins("microscope"), **MODELS, **PRIVATE}
-    running = [button.click(look_at, [*side.asked, side.model], outputs, show_progress_on=kept, **how)]
+    inputs = [*side.asked, side.model, side.played]
+    running = [button.click(look_at, inputs, outputs, show_progress_on=kept, **how)]
     kept.select(click, last, [kept, numbers], show_progress="hidden", **PRIVATE)
     running += [
         event(compare, [last, second, side.model], [difference, line], **how) for event in (differ.click, second.submit)

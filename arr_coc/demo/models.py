@@ -9,16 +9,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from arr_coc.comparing import release_memory
 from arr_coc.config import Keep
+from arr_coc.images.clips import Fit
 from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.clips import ClipForm
 from arr_coc.selectors import SELECTORS
 
 MOST_LOADED = 2
+MOST_PLAYED = 2**23  # pixels of all frames of a clip that are looked at: 32 of 512 x 512
 OUTSIDE_HELP = ("oracle", "rival")  # told the answer, or in need of weights of its own: not for a page
 STATM = Path("/proc/self/statm")
 PAGE_BYTES = 4096
@@ -59,6 +63,12 @@ class Models:
         """A model's own dial, without waiting for the model; "auto" if it is not loaded."""
         views = self._loaded.get(name)
         return "auto" if views is None else views["auto"].keep
+
+    def fit(self, name: str) -> Fit:
+        """How large a model sees clips here."""
+        with self.use(name) as owner:
+            form = ClipForm.of(owner.processor)
+        return replace(form, most=max(form.least, min(form.most, MOST_PLAYED))).fit
 
     @contextmanager
     def use(self, name: str, selector: str = "auto") -> Iterator[ARRCOCQwen]:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,28 @@ import gradio as gr
 from arr_coc.config import Keep
 from arr_coc.demo.ask import Opening, ask_tab, opening
 from arr_coc.demo.compare import compare_tab
-from arr_coc.demo.inputs import MOST_CHARACTERS, Left, budget_line, count_tokens, dialled, read_upload
+from arr_coc.demo.inputs import MOST_CHARACTERS, MOST_FRAMES, Left, budget_line, count_tokens, dialled, read_upload
 from arr_coc.demo.microscope import microscope_tab
 from arr_coc.demo.models import Models
-from arr_coc.demo.parts import AT_ONCE, EMPTYING, PRIVATE, Upload, dial_slider, emptied, guarded, in_a_line
+from arr_coc.demo.parts import (
+    AT_ONCE,
+    EMPTYING,
+    PRIVATE,
+    Upload,
+    VideoButton,
+    dial_slider,
+    emptied,
+    guarded,
+    in_a_line,
+    player,
+)
 from arr_coc.demo.scenes import examples, scenes_tab
 from arr_coc.demo.telling import about, note
+from arr_coc.images.clips import Clip
+from arr_coc.viewing.clips import clip_video
 
 HEAD = (
-    "# ARR-COC\nAsk about an image. Only the visual tokens that matter for the question reach the model, "
+    "# ARR-COC\nAsk about an image or a clip. Only the visual tokens that matter for the question reach the model, "
     "and you see which."
 )
 HOUR = 3600  # seconds: uploads and pictures older than that are deleted, and that is looked after as often
@@ -61,9 +75,7 @@ def build_page(models: Models) -> gr.Blocks:
 def thumbnails() -> tuple[gr.Gallery, list[str]]:
     """The examples, and their files in the folder of the server's own, which goes when the server ends."""
     folder = Path(tempfile.mkdtemp(dir=os.environ["GRADIO_TEMP_DIR"]))
-    files = [str(folder / f"example-{number}.png") for number in range(1, len(examples()) + 1)]
-    for one, file in zip(examples(), files, strict=True):
-        one.picture.save(file)
+    files = [one.save(folder, f"example-{number}") for number, one in enumerate(examples(), 1)]
     gallery = gr.Gallery(
         [(file, one.question) for file, one in zip(files, examples(), strict=True)],
         label="Examples: one click asks",
@@ -80,8 +92,10 @@ def thumbnails() -> tuple[gr.Gallery, list[str]]:
 
 def left_side(file: str, first: Opening, model: gr.Dropdown, keep: Keep) -> Left:
     """Image, question, buttons and dial; the tabs say what the buttons do."""
-    label = "Image, up to 20 MB"
+    label, played = "Image or GIF, up to 20 MB", gr.State(None)
     image = Upload(file, label=label, sources=["upload", "clipboard"], height=320, elem_id="image")
+    clip = player(f"The clip: up to {MOST_FRAMES} frames of it are looked at", "clip")
+    video = VideoButton("Or upload a video, up to 20 MB", file_types=["video"], size="sm", elem_id="video")
     trouble = gr.HTML("", elem_id="trouble")
     question = gr.Textbox(
         first.example.question, label="Question", lines=1, max_length=MOST_CHARACTERS, elem_id="question"
@@ -94,36 +108,43 @@ def left_side(file: str, first: Opening, model: gr.Dropdown, keep: Keep) -> Left
         dial = dial_slider("dial", keep)
         budget = gr.Markdown(budget_line(first.total, keep), elem_id="budget")
     total = gr.Number(first.total, visible=False)  # visual tokens of the image
-    return Left(image, question, ask, stop, clear, dial, model, trouble, budget, total)
+    return Left(image, clip, video, played, question, ask, stop, clear, dial, model, trouble, budget, total)
 
 
 def _choosing(gallery: gr.Gallery, files: list[str], side: Left) -> Any:
     """A click on an example puts it before the reader; the event, for what follows."""
 
-    def choose(event: gr.SelectData) -> tuple[str, str, str]:
-        return files[event.index], examples()[event.index].question, ""
+    def choose(event: gr.SelectData) -> tuple[Any, ...]:
+        return *_shown(files[event.index]), examples()[event.index].question, ""
 
-    return gallery.select(choose, None, [side.image, side.question, side.trouble], **AT_ONCE)
+    return gallery.select(choose, None, [*side.shown, side.question, side.trouble], **AT_ONCE)
+
+
+def _shown(image: str | None = None, clip: bytes | None = None, played: str | None = None) -> list[Any]:
+    """An image, or a clip and its file, in the place that both have; or neither."""
+    seen = [gr.update(value=image, visible=clip is None), gr.update(value=clip, visible=clip is not None)]
+    return [*seen, played]
 
 
 def _heed(
     models: Models, side: Left, known: Any, chosen: Any, gallery: Any, belongs: list[Any], running: list[Any]
 ) -> None:
-    """A new image is checked and counted at once, and takes away what belonged to the last one; so does a new model.
+    """What is new is checked and counted at once, and takes away what belonged to the last; so does a new model.
 
     The dial shows what it stands for while it is turned.
     """
 
     @guarded
-    def measure(path: str | None, name: str) -> tuple[Any, str, int]:
-        if path is None:
-            return gr.skip(), "", 0
+    def measure(path: str | None, played: str | None, name: str) -> list[Any]:
+        if not (played or path):
+            return [*[gr.skip()] * 3, "", 0]
         try:
-            picture = read_upload(path)
+            shown = read_upload(played or path, partial(models.fit, name))
         except ValueError as error:
-            return None, note(in_a_line(error), "trouble"), 0
+            return [*_shown(), note(in_a_line(error), "trouble"), 0]
+        seen = _shown(None, clip_video(shown), played) if isinstance(shown, Clip) and played else [gr.skip()] * 3
         with models.use(name) as owner:
-            return gr.skip(), "", count_tokens(owner.processor.image_processor, picture.size)
+            return [*seen, "", count_tokens(owner.processor, shown)]
 
     @guarded
     def turned(total: float, dial: float, name: str) -> str:
@@ -138,22 +159,23 @@ def _heed(
     def empty() -> list[Any]:
         return [gr.Gallery(selected_index=None), *emptied(belongs)]
 
-    image, measured = side.image, [side.image, side.trouble, side.total]
+    image, measured = side.image, [*side.shown, side.trouble, side.total]
     dialled_now = [side.total, side.dial, side.model]
-    emptying = (image.upload, image.clear, side.model.change)
+    emptying = (image.upload, image.clear, side.video.upload, side.model.change)
     for event in (*emptying, side.clear.click):  # what runs is ended before anything is emptied
         event(None, None, None, js=EMPTYING, cancels=running, queue=False, **PRIVATE)
-    *images, model = (event(empty, None, [gallery, *belongs], **AT_ONCE) for event in emptying)
+    *images, video, model = (event(empty, None, [gallery, *belongs], **AT_ONCE) for event in emptying)
+    video = video.then(lambda path: path, side.video, side.played, **AT_ONCE)
     model = model.then(change_model, side.model, [known, side.dial], **PRIVATE)
-    for before in (*images, model, chosen):
+    for before in (*images, video, model, chosen):
         # One after the other: what is asked once the count is there is not taken away any more, and the line is made
         # of the dial as it is then, since it may have been turned meanwhile.
-        counted = before.then(measure, [image, side.model], measured, show_progress="hidden", **PRIVATE)
+        counted = before.then(measure, [image, side.played, side.model], measured, show_progress="hidden", **PRIVATE)
         counted.then(turned, dialled_now, side.budget, **AT_ONCE)
     side.dial.change(turned, dialled_now, side.budget, **AT_ONCE)
 
     def nothing() -> list[Any]:
-        return [None, "", "", 0, "no image yet", *empty()]
+        return [*_shown(), "", "", 0, "no image yet", *empty()]
 
-    everything = [image, side.question, side.trouble, side.total, side.budget, gallery, *belongs]
+    everything = [*side.shown, side.question, side.trouble, side.total, side.budget, gallery, *belongs]
     side.clear.click(nothing, None, everything, **AT_ONCE)

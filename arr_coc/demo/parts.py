@@ -1,4 +1,4 @@
-"""What the tabs share of Gradio: an image that can only be uploaded, short errors, and the looks."""
+"""What the tabs share of Gradio: files that can only be uploaded, a player, short errors, and the looks."""
 
 import functools
 import html
@@ -12,7 +12,8 @@ from importlib.resources import files
 from typing import Any
 
 import gradio as gr
-from gradio.data_classes import ImageData
+from gradio.data_classes import FileData
+from gradio.processing_utils import save_bytes_to_cache
 from PIL import Image
 
 from arr_coc.config import Keep
@@ -44,21 +45,47 @@ class WithoutStub(type(gr.Image)):  # type: ignore[misc]
         return ABCMeta.__new__(cls, name, bases, attributes)
 
 
-class Upload(gr.Image, metaclass=WithoutStub):
-    """An image from the reader's own machine: what arrives is the file as it was sent, not decoded by anyone yet.
+class Sent:
+    """A file from the reader's own machine: what arrives is the file as it was sent, not decoded by anyone yet.
 
     Addresses are refused, so that nobody can make the server fetch something.
     """
 
-    is_template = True  # drawn in the page as the image that it is
+    drawn_as: str
+
+    def get_block_name(self) -> str:
+        """What the page draws it as."""
+        return self.drawn_as
 
     async def async_move_resource_to_block_cache(self, url_or_file_path: Any) -> str | None:
         if "://" in str(url_or_file_path or ""):
             raise gr.Error("an image is uploaded, not fetched from an address", print_exception=False)
-        return await super().async_move_resource_to_block_cache(url_or_file_path)
+        moved: str | None = await super().async_move_resource_to_block_cache(url_or_file_path)  # type: ignore[misc]
+        return moved
 
-    def preprocess(self, payload: ImageData | None) -> str | None:
+    def preprocess(self, payload: Any) -> str | None:
         return None if payload is None else payload.path
+
+
+class Upload(Sent, gr.Image, metaclass=WithoutStub):
+    """An image, or what moves among them."""
+
+    drawn_as = "image"
+
+
+class VideoButton(Sent, gr.UploadButton, metaclass=WithoutStub):
+    """A video. Gradio's component for one would load an editor from elsewhere, and play not all that can be read."""
+
+    drawn_as = "uploadbutton"
+
+
+class Player(gr.Video, metaclass=WithoutStub):
+    """A video to look at, given as the bytes of an MP4; no program of the machine's is asked what it is."""
+
+    is_template = True
+
+    def postprocess(self, value: bytes | None) -> FileData | None:
+        return None if value is None else FileData(path=save_bytes_to_cache(value, "overlay.mp4", self.GRADIO_CACHE))
 
 
 def in_a_line(error: Exception) -> str:
@@ -136,6 +163,12 @@ def picture(label: str, name: str, *, value: Any = None, visible: bool = True, b
     width = 280  # two in a row on a desk, one on a phone
     looks = {"format": "png", "buttons": buttons, "min_width": width, "elem_id": name, **SHOWN}
     return gr.Image(value, label=label, visible=visible, **looks)
+
+
+def player(label: str, name: str, visible: bool = False) -> Player:
+    """A place for a clip that plays by itself."""
+    looks: dict[str, Any] = {"elem_id": name, "elem_classes": "titled", "buttons": ["download"]}
+    return Player(label=label, visible=visible, interactive=False, autoplay=True, loop=True, **looks)
 
 
 def pictures(name: str, count: int) -> list[gr.Image]:

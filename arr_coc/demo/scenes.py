@@ -17,8 +17,10 @@ from arr_coc.demo.inputs import Inquiry, Left, dialled
 from arr_coc.demo.models import Models
 from arr_coc.demo.telling import Known, figures, stats
 from arr_coc.files import read_json_object
+from arr_coc.images.clips import Clip, is_played
 from arr_coc.qwen.request import Box
 from arr_coc.viewing import evidence_overlay
+from arr_coc.viewing.clips import frame_of
 from arr_coc_scenes import FAMILIES, Question, Scene, draw_scene, make_scene
 
 ANY = "any"
@@ -28,7 +30,7 @@ SIDE = 512  # px
 MOST_SEED = 1_000_000
 FIRST = 11  # a table
 SAMPLE, ASKED = 529, (6, 2, 4)  # the scene of some examples, and numbers of its questions
-ORDER = (3, 0, 1, 6, 4, 5, 7, 2, 8)  # of the examples; the first is there when the page opens
+ORDER = (3, 0, 9, 1, 6, 4, 5, 7, 2, 8)  # of the examples; the first is there when the page opens
 ASSETS = Path(str(files("arr_coc") / "assets"))  # gallery.json: pictures of the wide world, by studies/wide/gallery.py
 
 
@@ -56,11 +58,28 @@ def _shares(boxes: Any) -> tuple[Box, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExampleScene:
-    """A picture with a question, and what is known of it."""
+    """A picture or a clip with a question, and what is known of it."""
 
-    picture: Image.Image
+    picture: Image.Image  # of a clip, its first frame
     question: str
     known: Known
+    clip: Path | None = None  # its file
+
+    def is_asked(self, asked: Inquiry) -> bool:
+        """Whether this is it, by its question and pixels."""
+        if self.question != asked.question or isinstance(asked.image, Clip) != (self.clip is not None):
+            return False
+        picture = frame_of(asked.image, 0) if isinstance(asked.image, Clip) else asked.image
+        return self.picture.size == picture.size and self.picture.tobytes() == picture.tobytes()
+
+    def save(self, folder: Path, name: str) -> str:
+        """Its file in a folder of the server's."""
+        path = (folder / name).with_suffix(".png" if self.clip is None else self.clip.suffix)
+        if self.clip is None:
+            self.picture.save(path)
+        else:
+            path.write_bytes(self.clip.read_bytes())
+        return str(path)
 
 
 @cache
@@ -70,15 +89,15 @@ def examples() -> list[ExampleScene]:
     asked = [scene.questions[number] for number in ASKED]
     found = [ExampleScene(picture_of(scene), question.text, known(question)) for question in asked]
     for row in read_json_object(ASSETS / "gallery.json")["examples"]:
-        picture = Image.open(ASSETS / row["file"]).convert("RGB")
-        found.append(ExampleScene(picture, row["question"], Known(row["answer"], _shares(row["evidence"]))))
+        picture, clip = Image.open(ASSETS / row["file"]).convert("RGB"), ASSETS / row["file"]
+        told = Known(row["answer"], _shares(row["evidence"]))
+        found.append(ExampleScene(picture, row["question"], told, clip if is_played(clip) else None))
     return [found[number] for number in ORDER]
 
 
 def known_of(asked: Inquiry) -> Known | None:
-    """What is known where an example is asked, by its question and pixels."""
-    alike = (one for one in examples() if (one.question, one.picture.size) == (asked.question, asked.image.size))
-    return next((one.known for one in alike if one.picture.tobytes() == asked.image.tobytes()), None)
+    """What is known where an example is asked."""
+    return next((one.known for one in examples() if one.is_asked(asked)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def _bar(part: float, words: str) -> str:
 def _verdict(answer: Answer, known: Known | None, plain: Answer | None) -> str:
     told = []
     if known is not None:
-        told = [known.mark(answer.text), evidence_line(answer, known)]
+        told = [known.mark(answer.text), *([] if is_played(answer) else [evidence_line(answer, known)])]
     told.append(f"<span><b>{share(answer.tokens_kept, answer.tokens_total)}</b> of the visual tokens</span>")
     if plain is not None and answer.tokens_kept < answer.tokens_total:
         times = total_ms(plain.timings_ms) / total_ms(answer.timings_ms)
@@ -88,18 +88,28 @@ def evidence_line(answer: Answer, known: Known) -> str:
     return f"<span>{words}</span>"
 
 
+def is_played(answer: Answer) -> bool:
+    """Whether it is about a clip."""
+    return answer.selection[0].clip is not None
+
+
 def stats(answer: Answer) -> str:
     """Markdown: where the time went, and why these cells."""
     times = stage_times(answer.timings_ms)
     parts = " · ".join(f"{name} {value:.0f} ms" for name, value in times.items())
-    kept = f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens: {answer.selection[0].why}."
+    why = answer.selection[0].why
+    if is_played(answer):
+        used = sum(one.cells_kept > 0 for one in answer.selection)
+        why = f"of {len(answer.selection)} moments (pairs of frames), {used} keep some"
+    kept = f"**{answer.tokens_kept}** of {answer.tokens_total} visual tokens: {why}."
     return f"{kept}\n\n**{sum(times.values()):.0f} ms** in all: {parts}"
 
 
-def legend(choice: ImageSelection) -> str:
-    """HTML: what the two pictures show."""
-    scale = SCALE.format("what the answer looked at" if choice.relevance is None else "relevance for the question")
-    looks = choice_words([choice]).items()
+def legend(choices: Sequence[ImageSelection]) -> str:
+    """HTML: what the two pictures of an image show, or the player of a clip."""
+    looks_at = "what the answer looked at" if choices[0].relevance is None else "relevance for the question"
+    scale = SCALE.format(looks_at) if choices[0].clip is None else ""
+    looks = choice_words(choices).items()
     return f"<p>{''.join(f'<span><i class={look}></i> {words}</span>' for look, words in looks)}{scale}</p>"
 
 
@@ -145,7 +155,7 @@ def _card(way: str, answer: Answer, known: Known | None) -> str:
 def short_message(error: BaseException, number: str | None = None) -> str:
     """What went wrong: our own messages as they are, anything else by a number that stands in the log as well."""
     if is_out_of_memory(error):
-        return "out of memory: give a smaller image, or keep fewer tokens"
+        return "out of memory: give a smaller image or a shorter clip, or keep fewer tokens"
     text = str(error).strip()
     ours = isinstance(error, ValueError) and text and "\n" not in text and not PRIVATE.search(text)
     if ours and len(text) <= MOST_CHARACTERS:

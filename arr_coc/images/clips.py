@@ -20,13 +20,14 @@ from typing import IO, TYPE_CHECKING, Any, Union
 import numpy as np
 import PIL
 
-from arr_coc.images.headers import VIDEOS
+from arr_coc.images.headers import VIDEOS, read_header
 from arr_coc.images.reader import ADDRESS, ImageLike, byte_tensor, read_image, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WORKER = Path(__file__).with_name("clip_worker.py")
+MOVING = (".gif", ".webp")  # they may hold several frames
 STILLS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FPS = 2.0  # frames of a second that are looked at, Qwen's own default
 LEAST_FRAMES, MOST_FRAMES = 4, 768  # that are looked at, Qwen's own limits; what has fewer gives all
@@ -60,8 +61,22 @@ def is_clip(source: Any) -> bool:
     return Path(source).suffix.lower() in VIDEOS or os.path.isdir(source)
 
 
-def read_clip(source: ClipLike, fit: Fit, fps: float | None = None, frames: int | None = None) -> Clip:
-    """A clip from what a user gave: `fps` frames of a second are looked at, or so many `frames` in all.
+def is_played(source: str | os.PathLike[str]) -> bool:
+    """Whether a file that was typed or uploaded is a clip: `is_clip`, or a GIF or WebP of several frames."""
+    path = Path(source)
+    if path.suffix.lower() not in MOVING or not path.is_file():
+        return is_clip(path)
+    try:
+        with path.open("rb") as file:
+            return read_header(file).moves
+    except (OSError, ValueError):
+        return False
+
+
+def read_clip(
+    source: ClipLike, fit: Fit, fps: float | None = None, frames: int | None = None, most: int = MOST_FRAMES
+) -> Clip:
+    """A clip from what a user gave: `fps` frames of a second are looked at, `most` at most, or so many `frames` in all.
 
     Frames that are given one by one are taken as they are, `fps` of them a second. `fit` says how large the model sees
     them.
@@ -73,17 +88,17 @@ def read_clip(source: ClipLike, fit: Fit, fps: float | None = None, frames: int 
         path, name = Path(source), shown(Path(source).name or str(source))
         if path.is_dir():
             stills = sorted(one for one in path.iterdir() if one.suffix.lower() in STILLS)
-            return _from_frames(stills, fit, fps, frames, f"the folder {name}")
-        return _from_file(path, name, fit, fps, frames)
+            return _from_frames(stills, fit, fps, frames or most, f"the folder {name}")
+        return _from_file(path, name, fit, fps, frames, most)
     if hasattr(source, "read"):
         source = source.read(MOST_BYTES + 1)
     if isinstance(source, (bytes, bytearray)):
         with tempfile.NamedTemporaryFile(suffix=".clip") as file:
             file.write(source)
             file.flush()
-            return _from_file(Path(file.name), "the clip", fit, fps, frames)
+            return _from_file(Path(file.name), "the clip", fit, fps, frames, most)
     if isinstance(source, (list, tuple)) or getattr(source, "ndim", 0) == 4:
-        return _from_frames(source, fit, fps, frames, "the clip")  # type: ignore[arg-type]
+        return _from_frames(source, fit, fps, frames or most, "the clip")  # type: ignore[arg-type]
     raise ValueError(f"cannot read a {type(source).__name__} as a clip: give a path, {FRAME_FORM}")
 
 
@@ -96,11 +111,10 @@ def check_sampling(fps: float | None, frames: int | None) -> None:
         raise ValueError(f"frames={frames}: give the number of frames that are looked at, 1 to {MOST_FRAMES}")
 
 
-def _from_frames(given: Sequence[Any], fit: Fit, fps: float | None, frames: int | None, name: str) -> Clip:
+def _from_frames(given: Sequence[Any], fit: Fit, fps: float | None, most: int, name: str) -> Clip:
     total = len(given)
     if not total:
         raise ValueError(f"{name} has no frames: give images, or {FRAME_FORM}")
-    most = frames or MOST_FRAMES
     taken = [round(n * (total - 1) / max(1, most - 1)) for n in range(most)] if total > most else list(range(total))
     pictures = (byte_tensor(read_image(given[n])) for n in taken)
     return _gathered(pictures, [n / (fps or FPS) for n in taken], fit, name)
@@ -134,7 +148,7 @@ def _gathered(pictures: Iterable["Tensor"], seconds: Sequence[float], fit: Fit, 
 # ---------------------------------------------------------------- files
 
 
-def _from_file(path: Path, name: str, fit: Fit, fps: float | None, frames: int | None) -> Clip:
+def _from_file(path: Path, name: str, fit: Fit, fps: float | None, frames: int | None, most: int) -> Clip:
     if ADDRESS.match(str(path)):
         raise ValueError(f"{name}: an address is not fetched; download the clip and give the file")
     if not path.is_file():
@@ -142,7 +156,7 @@ def _from_file(path: Path, name: str, fit: Fit, fps: float | None, frames: int |
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise ValueError(f"{name}: {size / 2**20:.0f} MB, at most {MOST_BYTES // 2**20} MB; cut it shorter")
-    wanted = {"fps": fps or FPS, "frames": frames, "least": LEAST_FRAMES, "most": MOST_FRAMES, "path": str(path)}
+    wanted = {"fps": fps or FPS, "frames": frames, "least": LEAST_FRAMES, "most": most, "path": str(path)}
     folders = {str(Path(PIL.__file__).parents[1]), str(Path(np.__file__).parents[1])}
     if (found := find_spec("av")) is not None and found.origin:
         folders.add(str(Path(found.origin).parents[1]))

@@ -86,6 +86,7 @@ class PictureFile:
     orientation: int  # as EXIF numbers them, 1 to 8; anything else: upright
     held: float = 0.0  # bytes a pixel that a decoder must hold beside the image that it makes
     is_unsure: bool = False  # it may need tables or strips of any size: how large, no header says
+    moves: bool = False  # whether other frames follow, which are left out
 
     @property
     def is_risky(self) -> bool:
@@ -291,7 +292,7 @@ def _webp(file: IO[bytes], width: int, height: int) -> PictureFile:
     if not orientation and flags & WEBP_XMP and (said := XMP_ORIENTATION.search(told.get(b"XMP ", b""))):
         orientation = int(said[1])
     held = WEBP_HELD_CLEAR if is_clear else WEBP_HELD
-    return PictureFile(kept, "WEBP", width, height, orientation, held, is_lossless)
+    return PictureFile(kept, "WEBP", width, height, orientation, held, is_lossless, frames > 1)
 
 
 # ---------------------------------------------------------------- GIF, BMP, TIFF
@@ -319,10 +320,20 @@ def _gif(file: IO[bytes]) -> PictureFile:
             kept.write(kind + place + file.read(_colours(place[8])) + file.read(1) + _gif_blocks(file))
             kept.write(bytes((GIF_END,)))
             kept.seek(0)
-            return PictureFile(kept, "GIF", max(width, x + wide), max(height, y + high), 0)
+            return PictureFile(kept, "GIF", max(width, x + wide), max(height, y + high), 0, moves=_gif_goes_on(file))
         else:
             break
     raise Damaged("it ends before its picture begins")
+
+
+def _gif_goes_on(file: IO[bytes]) -> bool:
+    """Whether another image follows."""
+    for _ in range(MOST_PIECES):
+        if (kind := file.read(1)) != bytes((GIF_EXTENSION,)):
+            return kind == bytes((GIF_IMAGE,))
+        file.read(1)
+        _gif_blocks(file)
+    return False
 
 
 def _colours(flags: int) -> int:

@@ -238,7 +238,7 @@ class Looker:
         """
         if glance_BXHW is None and image_B3hw is not None:
             glance_BXHW = self._glance(image_B3hw, grid, stopwatch)
-        pictures = None if image_B3hw is None else vision.still(image_B3hw)
+        pictures = image_B3hw if image_B3hw is None or self.selector.sees else vision.still(image_B3hw)
         view = View(grid, question, pictures, visual_BND, glance_BXHW, image_R=image_R, **more)
         judgement = self.selector.judge(view, stopwatch)
         wanted, shape = (question.tokens_BLD.shape[0], *grid), tuple(judgement.balance.relevance_BHW.shape)
@@ -269,7 +269,7 @@ class Looker:
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
                 glance_BXHW = self._glance(some, grid, stopwatch)
-                return self.selector.see(vision.still(some), grid, glance_BXHW, stopwatch)
+                return self.selector.see(some, grid, glance_BXHW, stopwatch)
 
             keys, what = [shown.keys[n] for n in members], (grid, self.selector.name, weights_stamp(self.selector))
             more["pyramid"] = self.memory.pyramid(keys, what, self.config.texture_channels, see)

@@ -60,8 +60,8 @@ class PlainProcessor(Qwen3VLProcessor):
         return super().__call__(images=images, text=text, videos=clips or None, **how)
 
     def _process_videos(self, videos: Any, **how: Any) -> tuple[dict[str, Tensor], list[str]]:
-        fit, sampling = ClipForm.of(self).fit, {"fps": how.get("fps"), "frames": how.get("num_frames")}
-        return clip_features(self, [read_clip(one, fit, **sampling) for one in videos])
+        fit, fps, frames = ClipForm.of(self).fit, how.get("fps"), how.get("num_frames")
+        return clip_features(self, [read_clip(one, fit, fps, frames) for one in videos])
 
 
 def _each(images: Any) -> Iterator[Any]:

@@ -34,7 +34,7 @@ class View:
 
     grid: tuple[int, int]
     question: QuestionTokens  # of R rows
-    image_B3hw: Tensor | None  # float in [0, 1], of any size
+    image_B3hw: Tensor | None  # float in [0, 1], of any size; pairs of frames [B, 2, 3, h, w] where it `sees`
     visual_BND: Tensor | None  # the merged visual tokens, as the language model would see them
     glance_BXHW: Tensor | None = None  # what the ViT makes of the image when it is small
     number_B: Tensor | None = None  # of each row, a number of its image that no batch changes; None: all are 0

@@ -12,6 +12,7 @@ bottom row 1) and within-cell variance.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -108,8 +109,18 @@ def pyramid_of(canvas: Canvas, channels: int | Sequence[str] = 13) -> TexturePyr
 def texture_pyramid(
     image: Tensor, grid_size: int | tuple[int, int], channels: int | Sequence[str] = 13
 ) -> TexturePyramid:
-    """A registered set, or channels by name, of an image, on `grid_size` cells (int or (H, W)), at three scales."""
-    return pyramid_of(canvas_of(image, grid_size), channels)
+    """A registered set, or channels by name, of an image, on `grid_size` cells (int or (H, W)), at three scales.
+
+    Of pairs of frames, `[B, 2, 3, h, w]`, what is in either, half as strong; motion and change are those from one to
+    the other.
+    """
+    if image.ndim < 5:
+        return pyramid_of(canvas_of(image, grid_size), channels)
+    canvas = canvas_of(image.mean(1), grid_size)
+    if not {*GROUPS["motion"], *GROUPS["temporal"]}.isdisjoint(channel_names(channels)):
+        previous, latest = (canvas_of(frame, grid_size) for frame in image.unbind(1))
+        canvas = replace(canvas, previous=previous, latest=latest)
+    return pyramid_of(canvas, channels)
 
 
 def generate_texture_array(

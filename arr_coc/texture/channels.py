@@ -23,8 +23,9 @@ KMEANS_STEPS = 6
 class Canvas:
     """What channels are computed from: the image and its squared luma, pooled to the finest level, and gradients.
 
-    Beside them what may be known of it: the image as it came, the canvas of the frame before, what the model's ViT saw
-    at a glance, maps of where earlier questions looked (newest last). What is None makes channels of zeros.
+    Beside them what may be known of it: the image as it came, the canvas of the frame before, that of the frame after
+    where this one is of both, what the model's ViT saw at a glance, maps of where earlier questions looked (newest
+    last). What is None makes channels of zeros.
     """
 
     rgb_B3hw: Tensor
@@ -33,6 +34,7 @@ class Canvas:
     gradients: tuple[Tensor, Tensor]
     image_B3hw: Tensor | None = None
     previous: "Canvas | None" = None
+    latest: "Canvas | None" = None  # None: this one is
     glance_BXhw: Tensor | None = None
     history_BThw: Tensor | None = None
 

@@ -80,22 +80,23 @@ def _zeros(canvas: Canvas, channels: int) -> Tensor:
 
 def motion(canvas: Canvas) -> Tensor:
     """How far an edge moved since the frame before, across itself: 1 is a sample (a quarter of a cell) or more."""
-    if canvas.previous is None:
+    before, now = canvas.previous, canvas.latest or canvas
+    if before is None:
         return _zeros(canvas, 1)
-    change = (canvas.luma_B1hw - canvas.previous.luma_B1hw).abs()
+    change = (now.luma_B1hw - before.luma_B1hw).abs()
     # Gradients are differences over two samples; the stronger of both frames, since an edge may have come or gone.
-    slope = torch.maximum(sobel_magnitude(canvas), sobel_magnitude(canvas.previous)) / 2**0.5
+    slope = torch.maximum(sobel_magnitude(now), sobel_magnitude(before)) / 2**0.5
     return (change * slope / (slope**2 + STILL**2)).clamp(max=1)
 
 
 def temporal(canvas: Canvas) -> Tensor:
     """What changed since the frame before: brighter, darker, another hue, more or less detail."""
-    before = canvas.previous
+    before, now = canvas.previous, canvas.latest or canvas
     if before is None:
         return _zeros(canvas, len(GROUPS["temporal"]))
-    luma = canvas.luma_B1hw - before.luma_B1hw
-    hue = (canvas.rgb_B3hw - before.rgb_B3hw - luma).norm(dim=1, keepdim=True) / 3**0.5
-    detail = _inside(canvas) - _inside(before)
+    luma = now.luma_B1hw - before.luma_B1hw
+    hue = (now.rgb_B3hw - before.rgb_B3hw - luma).norm(dim=1, keepdim=True) / 3**0.5
+    detail = _inside(now) - _inside(before)
     return torch.cat([luma.clamp(min=0), -luma.clamp(max=0), hue.clamp(max=1), detail.abs()], dim=1)
 
 

@@ -135,6 +135,25 @@ def equality_line(results: dict[str, Any]) -> str:
     )
 
 
+def clip_times(results: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
+    """Heads, rows, and a line on what was measured: a clip with all tokens, and with a part of them."""
+    rows = []
+    for name, row in results["rows"].items():
+        parts = (f"{row[part]:,.0f} ms" if part in row else "-" for part in ("select", "vision", "prefill", "ttft_ms"))
+        kept = "all tokens" if name == "all" else f"{row['kept']} kept ({float(name):.0%})"
+        rows.append((kept, *parts, f"x{row.get('speed_up', 1):.1f}", f"{row['peak_above_mb']:,.0f} MB"))
+    heads = ("", "select", "vision", "prefill", "first token", "faster", "memory above the weights")
+    what = (
+        f"{results['frames']} frames of {results['side']} px, {results['tokens']:,} visual tokens, {results['model']}"
+    )
+    return heads, rows, f"{what} on {results['device'].upper()}."
+
+
+def clip_table(results: dict[str, Any]) -> str:
+    heads, rows, said = clip_times(results)
+    return "\n".join([*markdown_table(heads, rows), "", said])
+
+
 def ask_line(results: dict[str, Any]) -> str:
     row = results["speed_up"][0]
     soak = results.get("soak")

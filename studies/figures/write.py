@@ -21,6 +21,7 @@ from studies.figures.selector import selector_aims, selector_table, study_tables
 from studies.figures.serving import vllm_table
 from studies.figures.speed import (
     ask_line,
+    clip_table,
     equality_line,
     looks_table,
     speed_aims,
@@ -192,6 +193,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "deliberation": (deliberation_table, "deliberation"),
         "ask on a GPU": (ask_line, "speed-gpu-ask"),
         "ask on a CPU": (ask_line, "speed-cpu"),
+        "clip on a CPU": (clip_table, "speed-video-cpu"),
     },
 }
 

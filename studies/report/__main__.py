@@ -15,7 +15,7 @@ from arr_coc.evaluation.report.pages import Block
 from arr_coc.evaluation.report.results import Measured
 from studies.report.equal_time import equal_time_blocks
 from studies.report.losses import loss_blocks
-from studies.report.sections import equal_token_blocks, lead_blocks, twice_blocks, who_blocks
+from studies.report.sections import clip_blocks, equal_token_blocks, lead_blocks, twice_blocks, who_blocks
 from studies.report.sources import read_results, source_blocks
 from studies.report.verdicts import promised_blocks, verdict_blocks
 
@@ -30,7 +30,7 @@ def sections(failures: int, say: Say) -> dict[str, list[Make]]:
         "summary": [promised_blocks],
         "opening": [who_blocks, verdict_blocks],
         "plots": [lead_blocks, twice_blocks],
-        "tables": [equal_token_blocks],
+        "tables": [equal_token_blocks, clip_blocks],
         "comparisons": [equal_time_blocks, lost, source_blocks],
     }
 

@@ -33,11 +33,13 @@ from arr_coc.evaluation.report.results import (
 )
 from arr_coc.files import read_json_object
 from studies.figures.look_twice import against_line, answers
+from studies.figures.speed import clip_times
 from studies.report.checks import TONES, judge, points
 from studies.report.field_checks import EQUAL_GAIN, SMALL_TEXT_GAIN, not_behind
 from studies.report.sources import EQUAL, FILES, NOTES, gains_of, read_results
 
 TWICE = "look-twice.json"
+CLIPS = ("speed-video.json", "speed-video-cpu.json")  # GPU, CPU
 WHO = (
     "The **trained rival** is a scorer of our own, trained on the same boxes and for about as long as ARR-COC, that "
     "reads what the vision encoder makes of the whole image: the strongest choice that we could build without "
@@ -71,6 +73,16 @@ def twice_blocks(measured: Measured) -> list[Block]:
     heads, rows, whole = answers(field)
     said = (whole, *against_line(field).split("\n\n"))
     return [heading("Without an adapter: looking twice"), table(heads, rows), *map(paragraph, said)]
+
+
+def clip_blocks(measured: Measured) -> list[Block]:
+    """What a clip takes, on each device that it was measured on."""
+    blocks: list[Block] = []
+    for name in CLIPS:
+        if (measured.folder / name).is_file():
+            heads, rows, said = clip_times(read_json_object(measured.folder / name))
+            blocks += [table(heads, rows), paragraph(f"{said[:-1]} (`{name}`).")]
+    return [heading("Clips"), *blocks] if blocks else []
 
 
 def lead_table(entries: Sequence[Entry], names: Names) -> Block:

@@ -81,6 +81,8 @@ def why_not_inputs(inputs: dict[str, Any], patch: int) -> str | None:
 
     Images are read where they have the size of their patches of `patch` px, as `ask` hands them on.
     """
+    if inputs.get("pixel_values_videos") is not None:
+        return "it does not know clips"
     grids, images = inputs.get("image_grid_thw"), inputs.get("original_image")
     if grids is None:
         return "inputs are missing"
