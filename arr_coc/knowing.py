@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.config import DETAIL, FINE, POOLINGS, SCORERS, blind_names
+from arr_coc.config import DETAIL, FINE, POOLINGS, SCORERS, blind_names, channel_names
 from arr_coc.records import QuestionTokens, TexturePyramid, constant_table
 
 SHARED = 96  # E
@@ -82,10 +82,32 @@ SALIENCY = {"spectral_residual": 4.0, "colour_contrast": 4.0, "local_contrast": 
 """How much each saliency channel that a set has decides in an untrained scorer."""
 
 
-def saliency(pyramid: TexturePyramid) -> Tensor:
-    """What stands out, without training: the mean of the saliency channels, `[B, H, W]` in [0, 1]."""
-    found = [pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in SALIENCY if name in pyramid.names]
-    return torch.stack(found, dim=1).mean(1)
+CONTRASTS = ("spectral_residual", "colour_contrast", "local_contrast")
+LOOKED_AT = ("saliency", "text_likelihood")
+READ = 1 / 8  # letters count as four times the mean share of gaze: more, and photographs lose; less, and titles do
+
+
+def with_gaze(channels: int) -> tuple[str, ...]:
+    """The channels of a set, and those that `stands_out` reads besides."""
+    return tuple(dict.fromkeys((*channel_names(channels), *LOOKED_AT)))
+
+
+def stands_out(pyramid: TexturePyramid) -> Tensor:
+    """What stands out to people, with nothing trained on the model: `[B, H, W]` in [0, 1].
+
+    Where people would look at a photograph, or read, times the mean contrast with what lies around. Gaze was learned
+    from photographs alone: without contrast it misses the titles of pages, without letters small print.
+    """
+    channels = dict(zip(pyramid.names, pyramid.cell_BCHW.unbind(1), strict=True))
+    contrast_BHW = torch.stack([channels[name] for name in CONTRASTS], dim=1).mean(1)
+    gaze_BHW, letters_BHW = (channels[name] for name in LOOKED_AT)
+    return contrast_BHW * (gaze_BHW + READ * letters_BHW).clamp(max=1)
+
+
+def gathered(pyramid: TexturePyramid) -> Tensor:
+    """How much more gaze the cell has that would get the most than cells have on average, `[B]`."""
+    gaze_BN = pyramid.cell_BCHW[:, pyramid.names.index("saliency")].flatten(1)
+    return gaze_BN.amax(1) / gaze_BN.mean(1).clamp(min=1e-12)
 
 
 class PerspectivalScorer(nn.Module):

@@ -99,8 +99,9 @@ def test_a_short_run_warms_up_in_a_tenth_of_it():
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        ([], "no example is left"),
-        ([{"question": "where is it?"}], "image file name None is not a text"),
+        ([], "no example is left: the data hold none"),
+        ([{"question": "where is it?"}], "no image: give the name of its file"),
+        ([{"image": 7, "question": "where is it?"}], "image file name 7 is not a text"),
         ([{"image": "none.png", "question": "where?"}], "image none.png is missing"),
         (["nonsense"], "not valid JSON"),
     ],
@@ -121,7 +122,8 @@ def test_one_image_with_one_question_is_learned_from(tmp_path):
     for stage, answer in ((1, ""), (2, "двери синие 青")):
         file.write_text(json.dumps({"image": "one.png", "question": "какого цвета?", "answer": answer}) + "\n")
         config = settings(model, data=f"jsonl:{file}", stage=stage, steps=2, cells_per_batch=64, evaluate_questions=4)
-        run(config, tmp_path / f"out-{stage}")
+        said = run(config, tmp_path / f"out-{stage}")
+        assert sum("too few images to hold one back" in line for line in said) == 1
         assert (tmp_path / f"out-{stage}" / "arr_coc.safetensors").is_file()
 
 
@@ -232,6 +234,35 @@ def test_evidence_is_scored_without_a_word_and_goes_on_where_it_stopped(tmp_path
     (tmp_path / "data" / "rows.jsonl").write_text(json.dumps(rows[2]) + "\n")
     assert command.run([*words[:-2], str(tmp_path / "other.json")]) == command.EXIT_BAD_INPUT
     assert "no row has boxes or fixations" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["coco", "gaze"])
+def test_a_choice_is_judged_by_boxes_of_coco_and_by_where_people_looked(kind, tmp_path):
+    """The whole command, as it is typed."""
+    model, folder = tiny_model(tmp_path / "tiny"), tmp_path / "data"
+    looked = write_rows(folder, [{"image": "one.png", "fixations": [[80, 60], [150, 120]]}] * 2)
+    things = {
+        "images": [{"id": 1, "file_name": "one.png", "width": 160, "height": 128}],
+        "categories": [{"id": 3, "name": "dog"}, {"id": 4, "name": "cat"}],
+        "annotations": [
+            {"id": 1, "image_id": 1, "category_id": 3, "bbox": [0, 0, 60, 60]},
+            {"id": 2, "image_id": 1, "category_id": 4, "bbox": [100, 100, 20, 20]},
+        ],
+    }
+    (folder / "boxes.json").write_text(json.dumps(things))
+    data = f"coco:{folder / 'boxes.json'}:{folder}" if kind == "coco" else f"jsonl:{looked}"
+    words = ["eval", "--model", str(model), "--data", data, "--score", "evidence", "--keep", "0.25", "--keep", "1.0"]
+    words += ["--selector", "look_twice", "--device", "cpu", "--out", str(tmp_path / "found.json")]
+    done = subprocess.run([sys.executable, "-m", "arr_coc", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "found.json").read_text())["evidence"]
+    assert [row["selector"] for row in rows[:5]] == ["look_twice", "random:seed=0", "even_grid", "variance", "centre"]
+    assert all(row["questions"] == 2 and row["images"] == 1 for row in rows)
+    assert all(row["recall"]["mean"] == 1 for row in rows[5:])  # all cells hold all of the truth
+    truth = {"coco": (4 + 1) / 2, "gaze": 2}[kind]  # cells of 32 px, mean over questions
+    assert all(row["precision"]["mean"] == pytest.approx(truth / 20, abs=1e-4) for row in rows[5:])
+    assert all(row["tokens"] == 5 for row in rows[:5])
+    assert done.stdout.count("recall") == len(rows)
 
 
 def test_variance_and_centre_choose_what_they_say(tmp_path):

@@ -24,6 +24,7 @@ from arr_coc.qwen.request import Request
 from arr_coc.records import QuestionTokens
 from arr_coc.selectors import View, make_selector
 from arr_coc.selectors.look_twice import above_ground, with_neighbours
+from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
 
 LARGE = FirstLook(least=4, most=9)
@@ -282,10 +283,42 @@ def test_without_a_question_what_is_there_and_what_stands_out_decide():
     attended = torch.full((8, 8), 0.01)
     attended[7, 0] = 1.0
     judged = selector_of().judge(view_of(attended, scene(), asked=False), Stopwatch())
-    assert judged.balance.weights_BS.tolist() == [[1.0, 1.0, 0.0]]
+    assert judged.balance.weights_BS.tolist() == [[0.5, 1.0, 0.0]]
     assert judged.maps["participatory"].unique().tolist() == [1.0]
     best = judged.balance.relevance_BHW.flatten().topk(2).indices.tolist()
     assert sorted(best) == [9, 46]
+
+
+def weighed(asked, attended_HW, **other):
+    """The judgement of the scene, with some of what was seen of it exchanged."""
+    selector = selector_of()
+    seen = selector.seen(texture_pyramid(scene().unsqueeze(0), (8, 8), selector.channels))
+    return selector.weigh(seen | other, attended_HW.unsqueeze(0), torch.tensor([asked]))
+
+
+def test_where_something_is_asked_gaze_changes_nothing():
+    """Bit for bit: what people would look at is read, shown, and not heard."""
+    attended, selector = torch.rand(8, 8, generator=torch.Generator().manual_seed(1)), selector_of()
+    bare = texture_pyramid(scene().unsqueeze(0), (8, 8), 13)
+    blind = selector.seen(texture_pyramid(scene().unsqueeze(0), (8, 8), selector.channels))["blind"]
+    assert torch.equal(blind[:, 0], above_ground(selector.information(bare)))
+    other = torch.stack([blind[:, 0], torch.rand(1, 8, 8)], dim=1)
+    for gathered in (0.0, 100.0):
+        plain, changed = (
+            weighed(True, attended),
+            weighed(True, attended, blind=other, gathered=torch.tensor([gathered])),
+        )
+        assert torch.equal(plain.balance.relevance_BHW, changed.balance.relevance_BHW)
+        assert torch.equal(plain.balance.tensions_BT, changed.balance.tensions_BT)
+        assert torch.equal(plain.mass_B, changed.mass_B)
+    unasked = weighed(False, attended).balance.relevance_BHW
+    assert not torch.equal(unasked, weighed(False, attended, blind=other).balance.relevance_BHW)
+
+
+@pytest.mark.parametrize(("asked", "gathered", "explore"), [(False, 20.0, 0.0), (False, 4.0, 0.5), (True, 20.0, 0.5)])
+def test_even_detail_is_a_photograph_where_gaze_gathers_and_nobody_asks(asked, gathered, explore):
+    even = {"spread": torch.tensor([0.3]), "gathered": torch.tensor([gathered])}
+    assert weighed(asked, torch.rand(8, 8), **even).balance.tensions_BT[0, 1] == explore
 
 
 def test_exponents_are_told_and_may_be_set():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from training_runs import metrics, run, same, settings, tiny_model
 
 from arr_coc.data.examples import Example, FileImage, FileRow
-from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen import ARRCOCQwen, vision
 from arr_coc.qwen.language import attended
 from arr_coc.qwen.processor import Conversation
 from arr_coc.training.data import make_encoder, split_by_image
@@ -64,6 +64,25 @@ def test_without_an_answer_the_last_token_of_the_prompt_is_the_teacher():
     assert torch.allclose(together, alone, atol=1e-6)
     assert (together > 0).all()
     assert together.sum((1, 2)).max() < 1
+
+
+def test_an_image_that_several_rows_ask_about_is_seen_once(monkeypatch):
+    owner, images = tiny.wrapped(tiny.stock()), [np.asarray(tiny.picture(128, 96, seed)) for seed in range(3)]
+    asked = [
+        (n, Example("row", images[n], "what " * length, "", None)) for n, length in ((2, 1), (0, 3), (2, 2), (2, 4))
+    ]
+    group = make_group(images, asked, make_encoder(tiny.tokenizer()), 1.0)
+    seen, encode_dense = [], vision.encode_dense
+
+    def counted(model, patches, thw):
+        seen.append(len(thw))
+        return encode_dense(model, patches, thw)
+
+    monkeypatch.setattr(vision, "encode_dense", counted)
+    together = teacher_attention(owner, group)
+    assert seen == [2]
+    alone = torch.cat([teacher_attention(owner, group.rows(torch.tensor([row]))) for row in range(4)])
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-4)
 
 
 def test_boxes_are_used_where_they_are_and_attention_where_not(model):

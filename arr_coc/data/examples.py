@@ -119,7 +119,7 @@ class FileExamples:
 
     def __post_init__(self) -> None:
         if not self.rows:
-            first = f"; first broken row: {self.broken[0]}" if self.broken else ""
+            first = f"; first broken row: {self.broken[0]}" if self.broken else ": the data hold none"
             raise ValueError(f"no example is left{first}")
 
     def __len__(self) -> int:
@@ -141,6 +141,8 @@ class FileExamples:
 
 def inner_name(name: object) -> str:
     """The path of an image relative to its folder; BadRow where it is no path, or leads out of the folder."""
+    if name is None:
+        raise BadRow("no image: give the name of its file")
     if not isinstance(name, str) or not name:
         raise BadRow(f"image file name {name!r} is not a text")
     inner = os.path.normpath(name)

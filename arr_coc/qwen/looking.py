@@ -272,7 +272,7 @@ class Looker:
                 return self.selector.see(some, grid, glance_BXHW, stopwatch)
 
             keys, what = [shown.keys[n] for n in members], (grid, self.selector.name, weights_stamp(self.selector))
-            more["pyramid"] = self.memory.pyramid(keys, what, self.config.texture_channels, see)
+            more["pyramid"] = self.memory.pyramid(keys, what, self.selector.channels, see)
             image_B3hw = None  # nothing is left to be read from it
         return self.judge(grid, question, stopwatch, image_B3hw, stacked(shown.tokens), **more)
 

@@ -66,7 +66,7 @@ class Memory:
         self,
         keys: Sequence[Hashable],
         what: Hashable,
-        channels: int,
+        channels: int | Sequence[str],
         see: Callable[[list[int]], TexturePyramid],
     ) -> TexturePyramid:
         """Textures of images of one grid: those that are here, and the others as `see(places)` makes them, together.

@@ -182,6 +182,13 @@ def _on_every_level(features: Any, change: Any) -> Any:
     return features
 
 
+def repeated(features: Any, images: Sequence[int]) -> Any:
+    """The stock output of images, each as often as it is named, in that order."""
+    features.pooler_output = tuple(features.pooler_output[image] for image in images)
+    features.deepstack_features = [tuple(level[image] for image in images) for level in levels_of(features)] or None
+    return features
+
+
 def joined(parts: Sequence[Any]) -> Any:
     """The stock outputs of images and of clips as one: what each of its levels holds, images first."""
     first, *others = parts

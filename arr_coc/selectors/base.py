@@ -73,6 +73,7 @@ class Selector(nn.Module, ABC):
     resizes: bool = False  # it makes the image smaller instead of dropping tokens: its allocation gives the small grids
     untrained_notice: str = ""  # what a user is told once, where it chooses for a model without a trained adapter
     tuned: dict[str, Any] = {}  # what `arr-coc tune` set it to for this model; empty where nothing was tuned
+    channels: int | tuple[str, ...] = 13  # textures that it reads, where it `sees`
     sees: bool = False  # part of what it reads is the same for every question about an image, and `see` makes it
     gives_relevance: bool = True  # its map means relevance in [0, 1], so that weighted encoding may scale tokens by it
 

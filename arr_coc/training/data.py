@@ -74,6 +74,8 @@ def make_data(
     examples = config.read_files() if examples is None else examples
     assert examples is not None
     learned, held_back = split_by_image(_usable(config, examples, say), examples.rows)
+    if not held_back:
+        say("too few images to hold one back: the training is not watched")
     held = _few_enough(held_back[: config.evaluate_questions], examples.rows, sizes)
     watching = replace(config, examples=max(1, len(held)))
     watched = FileBatches(watching, encode, examples, held, sizes)[0] if held else []

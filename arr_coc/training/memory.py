@@ -279,13 +279,16 @@ def teacher_bytes(plan: Plan) -> float:
     rows = min(plan.batch, teacher_rows(plan.cells, plan.text_tokens))
     hidden, heads, groups = _text_widths(plan)
     length = plan.cells + plan.text_tokens
-    whole = replace(plan, batch=rows, how="none", encoding="dense")
-    pixels = rows * plan.cells * 4.0 * 3 * vision.temporal_patch_size * plan.geometry.cell**2
+    seen = min(rows, -(-rows // plan.questions_per_image) + 1)  # the first and the last may be asked about in part
+    whole = replace(plan, batch=seen, how="none", encoding="dense")
+    pixels = plan.cells * 4.0 * 3 * vision.temporal_patch_size * plan.geometry.cell**2  # of an image, as patches
     features = rows * plan.cells * s * hidden * (1 + deepstack_levels(plan.model_config))
     inside = max(2 * hidden + 3 * wide_of(plan), 2 * hidden + 3 * heads + 2 * groups) * s
     reading = rows * length * (s * hidden + inside + 2 * length) + features
     images = plan.batch if plan.stage == 2 else -(-plan.batch // plan.questions_per_image)
-    return images * plan.cells * 3 * plan.geometry.cell**2 + pixels + max(vision_saved(whole)[1], reading)
+    # Patches are made for every row, in fp32; the ViT's own are a copy where it is narrower.
+    seeing = max((rows + seen) * pixels, vision_saved(whole)[1] + seen * pixels * (s < 4))
+    return images * plan.cells * 3 * plan.geometry.cell**2 + max(seeing, reading)
 
 
 def wide_of(plan: Plan) -> int:

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen import vision
 from arr_coc.qwen.language import attended
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode, text_ids
@@ -204,4 +205,14 @@ def _attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
     # The token before each answer token predicts it: its row says where that came from.
     asks_RL = (labels_RL != losses.IGNORE).roll(-1, dims=1)
     asks_RL[:, -1] = ~asks_RL[:, :-1].any(1)
+    inputs["mm_encoder_outputs"] = {"image": _seen_once(owner.model, inputs.pop("pixel_values"), inputs, group)}
     return attended(owner.model, inputs, asks_RL)[is_image_RL].view(len(group.examples), *group.grid)
+
+
+def _seen_once(model: Any, patches: Tensor, inputs: dict[str, Any], group: GridGroup) -> Any:
+    """What the ViT makes of each row's image: of an image that several rows ask about, once."""
+    numbers, image_R = group.image_R.unique(return_inverse=True)
+    first_B = torch.stack([(image_R == one).nonzero()[0, 0] for one in range(len(numbers))])
+    patches = patches.unflatten(0, (len(image_R), -1))[first_B].flatten(0, 1)  # those of all rows are let go
+    features = vision.encode_dense(model, patches, inputs["image_grid_thw"][first_B])
+    return vision.repeated(features, image_R.tolist())

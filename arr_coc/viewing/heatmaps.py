@@ -13,7 +13,7 @@ from torch import Tensor
 
 from arr_coc.config import SCORERS
 from arr_coc.images.reader import ImageLike, image_tensor, read_image
-from arr_coc.knowing import InformationScorer, PerspectivalScorer
+from arr_coc.knowing import InformationScorer, stands_out, with_gaze
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.texture import texture_pyramid
 from arr_coc.viewing.cards import SWATCH, choice_legend, entry, headed, rows_of
@@ -260,11 +260,10 @@ def texture_sheet(image: ImageLike, channels: int = 13, cell: int = CELL) -> Ima
 
 @torch.no_grad()
 def question_blind_maps(image: ImageLike, channels: int = 13, cell: int = CELL) -> Image.Image:
-    """What the two scorers that need no question make of an image, untrained: information and perspectival."""
+    """Information and perspectival, as looking twice has them where nobody asks: nothing is trained on a model."""
     picture, pixels, grid, size = _prepare(image, cell)
-    pyramid = texture_pyramid(pixels, grid, channels)
-    torch.manual_seed(0)
-    information, perspectival = InformationScorer(channels)(pyramid)[0], PerspectivalScorer(channels)(pyramid)[0]
+    pyramid = texture_pyramid(pixels, grid, with_gaze(channels))
+    information, perspectival = InformationScorer(channels)(pyramid)[0], stands_out(pyramid)[0]
     tiles = [
         ("image", picture),
         ("information: how much is there", colour_map(stretched(information)[0])),

@@ -13,6 +13,7 @@ from typing import Any
 
 from arr_coc.evaluation.report.pages import markdown_table
 from studies.figures.again import again_table, confidence_table
+from studies.figures.choice import alone_table, gaze_table
 from studies.figures.deploying import batch_line, million_table, together_line
 from studies.figures.field import equal_table, field_table
 from studies.figures.look_twice import headline, look_twice_table
@@ -177,11 +178,16 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "compact positions": (compact_positions, "effects"),
         "counting falls": (counting_falls, "effects"),
     },
-    "docs/training-selector.md": {"selector": (selector_aims, "selector"), "study": (study_tables, "selector-study")},
+    "docs/training-selector.md": {
+        "selector": (selector_aims, "selector"),
+        "study": (study_tables, "selector-study"),
+        "questions alone": (alone_table, "questions-alone"),
+    },
     "docs/textures.md": {
         "texture cost": (texture_cost, "speed-textures"),
         "texture cost on a GPU": (texture_cost, "speed-textures-gpu"),
         "saliency": (saliency_table, "saliency"),
+        "gaze": (gaze_table, "gaze"),
         "text": (text_table, "text-channel"),
     },
     "docs/speed.md": {

@@ -1,16 +1,24 @@
 """What a selector learns from questions alone: scenes without boxes and answers, the model's attention as teacher.
 
-    python -m studies.selector.alone --model runs/mini-stock --seconds 600 --out runs/alone
+    python -m studies.selector.alone --model runs/stock --seconds 600 --out runs/alone
+    python -m studies.selector.alone --model runs/stock --config studies/selector/alone-cpu.json --seconds 1500 \
+        --device cpu --out runs/alone
     python -m studies.selector.alone --steps 3 --questions 12 --out runs/alone-smoke --report out/alone.json
 
-The report compares, on scenes that it never saw, the recall of the evidence of localised questions: the trained choice;
-looking twice; information x perspectival, which knows no question (looking twice where nothing is asked); and chance.
+docs/training-mini.md says how runs/stock, the folder of mini-stock, is made; the second command is for one core without
+a GPU. Given again, with its time used up, it only measures. The report compares, on scenes that it never saw, the
+recall of the evidence of localised questions: the trained choice; looking twice; information x perspectival, which
+knows no question (looking twice where nothing is asked); and chance.
 """
 
 import argparse
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from arr_coc.data.examples import Example
 from arr_coc.evaluation.field.data import SPREAD, Picture, ids_of, scene_pictures
@@ -66,6 +74,18 @@ def measure(adapter: Path, questions: int, device: str | None) -> dict[str, Any]
     return {"rows": rows, "over_information_x_perspectival": gains}
 
 
+def trained(out: Path) -> dict[str, Any]:
+    """What the training of a folder was: settings that matter here, and how far it came."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    config = next(line["config"] for line in lines if "config" in line)
+    steps = max(line["step"] for line in lines if "step" in line)
+    told = {name: config[name] for name in ("target", "seconds", "seed", "cells_per_batch")}
+    on_gpu, threads = torch.cuda.is_available(), torch.get_num_threads()
+    machine = torch.cuda.get_device_name() if on_gpu else f"a CPU, threads: {threads}"
+    command = " ".join(Path(word).name if "/" in word else word for word in sys.argv[1:])
+    return {"command": f"python -m studies.selector.alone {command}", **told, "steps": steps, "machine": machine}
+
+
 def main() -> None:
     """Command line: see the top of this file."""
     parser = argparse.ArgumentParser(description="Train a selector on questions alone, and measure it.")
@@ -94,7 +114,7 @@ def main() -> None:
         print(row["dataset"], described(row))
     for keep, gain in found["over_information_x_perspectival"].items():
         print(f"over information x perspectival at {float(keep):.0%}: {100 * gain['mean']:+.1f} points {gain['ci95']}")
-    write_json(a.report, {"model": a.model, "seconds": a.seconds, "steps": a.steps, **found}, indent=1)
+    write_json(a.report, {"model": Path(a.model).name, **trained(a.out), **found}, indent=1)
 
 
 if __name__ == "__main__":
