@@ -205,9 +205,26 @@ def test_what_stands_still_is_not_new_and_what_comes_is():
 
 def test_what_moves_is_followed_and_counts_as_new_as_far_as_it_moves():
     motion = motion_of(scene(0, 32))
-    assert motion.source_TN[1].view(4, 4)[1, 1] == 4  # where it was
+    assert motion.source_Ts[1].view(16, 16)[4:8, 4:8].equal(torch.arange(256).view(16, 16)[4:8, :4])  # where it was
     assert motion.new_THW[1, 1, 1] == 1
     assert motion_of(scene(0, 32), motion=0.0).new_THW[1, 1, 1] == 0
+
+
+def test_what_comes_in_the_second_frame_of_a_moment_is_new_in_it_and_in_the_next():
+    frames = scene(-1, 32, 32, 32)
+    frames[1, 0] = frames[0, 0]
+    assert motion_of(frames).new_THW[:, 1, 1].tolist() == [1, 1, 1, 0]
+
+
+def test_slow_motion_adds_up():
+    """A quarter of a cell in each moment: after four of them, what was worth much is a cell further."""
+    motion = motion_of(scene(32, 40, 48, 56, 64))
+    worth = torch.zeros(5, 16)
+    worth[0, 5] = 1.0
+    assert steady(worth, motion, 1.0)[4].nonzero().tolist() == [[6]]
+    worth[:, 4:8] = 1.0
+    held = unseen(worth, replace(motion, new_THW=torch.zeros(5, 4, 4)), 0.25, 4)
+    assert held[0, 5] == 1.0 and held[4, 6] == 0.25
 
 
 def test_a_camera_that_pans_makes_nothing_new_but_what_comes_into_view():

@@ -77,7 +77,8 @@ class FirstLooker:
         features = [glimpsed[place] for place in places]
         prompts = SmallPrompts(small.input_ids, small.attention_mask, positions_3RL, small.layout)
         text = self.model.config.text_config
-        layers = read_layers(self.settings.layers(text.num_hidden_layers), text)
+        held = len(self.model.model.language_model.layers)  # of a front end, as many as its images want
+        layers = min(held, read_layers(self.settings.layers(text.num_hidden_layers), text))
         prefixes: list[ReadPrefix | None]
         if is_hybrid(text):
             maps, prefixes = attended_at_once(self.model, prompts, features, layers), [None] * len(small.keeps)

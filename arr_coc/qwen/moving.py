@@ -1,7 +1,7 @@
 """Time: what moves and what changes in a clip, what its cells are worth then, and one budget for all of it.
 
 T moments of a clip (pairs of frames), F frames of a moment, H W grid of cells, h w fine samples (`FINE` a cell and
-side), N = H * W, D shifts that are tried, I images of all samples.
+side), N = H * W, s = h * w, D shifts that are tried, I images of all samples.
 
     follow     where the content of each cell was a moment ago, whether it is new, and where the scene is cut
     steady     relevance that is carried along with what moves, and starts anew at a cut
@@ -32,9 +32,13 @@ STEPS = 10  # halvings of the search for the least worth that is kept
 class Motion:
     """What became of the moment before, in each moment; the first has none before it, and is all new. On the host."""
 
-    source_TN: Tensor  # the cell where each cell's content was, long
+    source_Ts: Tensor  # the sample where each sample's content was, long: finer than cells, so slow motion adds up
     new_THW: Tensor  # how much of it is new, 0 to 1
     cuts_T: Tensor  # bool: whether another scene begins here; the first moment is no cut
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.new_THW.shape[1], self.new_THW.shape[2]
 
 
 def samples_of(frames_TF3hw: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -44,14 +48,13 @@ def samples_of(frames_TF3hw: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
-    """Each cell is looked for in the last frame of the moment before, within a cell each way.
+    """Each cell is looked for in the moment before, frame by frame of both, within a cell each way.
 
     What is found nowhere is new; what moved against the rest of the picture is, as far as it moved.
     """
     height, width = samples_TF3hw.shape[-2:]
-    grid = (height // FINE, width // FINE)
-    now = samples_TF3hw[:, 0]
-    before = torch.cat([now[:1], samples_TF3hw[:-1, -1]])
+    now = samples_TF3hw.flatten(1, 2)
+    before = torch.cat([now[:1], now[:-1]])
     wide = F.pad(before, (REACH,) * 4, mode="replicate")
     shifts = [(y, x) for y in range(-REACH, REACH + 1) for x in range(-REACH, REACH + 1)]
     shifts.sort(key=lambda one: one[0] ** 2 + one[1] ** 2)  # among equals, what moved least
@@ -68,20 +71,30 @@ def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
     begins_T = cuts_T.clone()
     begins_T[0] = True
     new_THW = torch.where(begins_T.view(-1, 1, 1), 1.0, new_THW)
-    y_HW, x_HW = torch.meshgrid(*(torch.arange(size, device=now.device) for size in grid), indexing="ij")
-    whole = shift_THW2.float().div(FINE).round().long()
-    y_THW = (y_HW + whole[..., 0]).clamp(0, grid[0] - 1)
-    source_TN = (y_THW * grid[1] + (x_HW + whole[..., 1]).clamp(0, grid[1] - 1)).flatten(1)
-    return Motion(source_TN.cpu(), new_THW.cpu(), cuts_T.cpu())
+    shift_Thw2 = shift_THW2.repeat_interleave(FINE, 1).repeat_interleave(FINE, 2)
+    y_h1, x_w = torch.arange(height, device=now.device).unsqueeze(1), torch.arange(width, device=now.device)
+    y_Thw, x_Thw = (y_h1 + shift_Thw2[..., 0]).clamp(0, height - 1), (x_w + shift_Thw2[..., 1]).clamp(0, width - 1)
+    return Motion((y_Thw * width + x_Thw).flatten(1).cpu(), new_THW.cpu(), cuts_T.cpu())
+
+
+def to_samples(values_TN: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Each cell's value at all of its samples, `[T, s]`."""
+    return values_TN.unflatten(1, grid).repeat_interleave(FINE, 1).repeat_interleave(FINE, 2).flatten(1)
+
+
+def to_cells(values_s: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Mean of each cell's samples, `[N]`."""
+    return F.avg_pool2d(values_s.view(1, FINE * grid[0], FINE * grid[1]), FINE).flatten()
 
 
 def steady(worth_TN: Tensor, motion: Motion, decay: float) -> Tensor:
     """Worth with a share of what it was a moment ago where its content came from; a cut carries nothing over."""
-    carried = [worth_TN[0]]
+    worth_Ts = to_samples(worth_TN, motion.grid)
+    carried = [worth_Ts[0]]
     for t in range(1, worth_TN.shape[0]):
         share = 0.0 if motion.cuts_T[t] else decay
-        carried.append((1 - share) * worth_TN[t] + share * carried[-1][motion.source_TN[t]])
-    return torch.stack(carried)
+        carried.append((1 - share) * worth_Ts[t] + share * carried[-1][motion.source_Ts[t]])
+    return torch.stack([to_cells(one, motion.grid) for one in carried])
 
 
 def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int) -> Tensor:
@@ -90,15 +103,16 @@ def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int) -> Tensor:
     What is kept depends on what was kept before it. So the least worth that is kept is searched for: with each guess
     the clip is gone through once, and it is noted which content is held.
     """
-    new_TN, low, high = motion.new_THW.flatten(1), 0.0, float(worth_TN.max())
+    grid = motion.grid
+    same_Ts, low, high = to_samples(1 - motion.new_THW.flatten(1), grid), 0.0, float(worth_TN.max())
     found_TN = worth_TN
     for _ in range(STEPS):
         least = (low + high) / 2
-        held_N, parts = torch.zeros_like(worth_TN[0]), []
+        held_s, parts = torch.zeros_like(same_Ts[0]), []
         for t in range(worth_TN.shape[0]):
-            held_N = held_N[motion.source_TN[t]] * (1 - new_TN[t])
-            parts.append(worth_TN[t] * (1 - (1 - repeated) * held_N))
-            held_N = torch.where(parts[-1] > least, 1.0, held_N)
+            held_s = held_s[motion.source_Ts[t]] * same_Ts[t]
+            parts.append(worth_TN[t] * (1 - (1 - repeated) * to_cells(held_s, grid)))
+            held_s = held_s.maximum(to_samples((parts[-1] > least).float().unsqueeze(0), grid)[0])
         found_TN = torch.stack(parts)
         low, high = (least, high) if int((found_TN > least).sum()) > k else (low, least)
     return found_TN

@@ -30,6 +30,7 @@ EXPONENTS = (1.0, 0.0, 1.0)  # of information, perspectival and participatory wh
 UNASKED = (0.5, 1.0, 0.0)  # where nobody asks, what is there and what stands out decide
 GATHERED = 9.0  # from here on gaze gathers somewhere: 95 of 100 photographs, 1 of 6 pictures without structure
 OVER_TIME = Timing()
+REACH, MOST_REACH = 1, 8  # cells each way whose attention a cell shares; 0: its own alone
 GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
 
 
@@ -52,6 +53,7 @@ class LookTwiceSelector(Selector):
         information: float = EXPONENTS[0],
         perspectival: float = EXPONENTS[1],
         steepness: float = STEEPNESS,
+        reach: int = REACH,
         *,
         decay: float = OVER_TIME.decay,
         repeated: float = OVER_TIME.repeated,
@@ -60,8 +62,10 @@ class LookTwiceSelector(Selector):
         super().__init__(TokenAllocator(config.min_tokens, config.max_tokens, steepness))
         if not (information >= 0 and perspectival >= 0):
             raise ValueError(f"exponents {information} and {perspectival}: expected 0 or more")
+        if reach not in range(MOST_REACH + 1):
+            raise ValueError(f"reach={reach}: expected 0 to {MOST_REACH} cells each way that lend their attention")
         self.first_look, self.timing = FirstLook(least, most, depth), Timing(decay, repeated, motion)
-        self.exponents = (information, perspectival, EXPONENTS[2])
+        self.exponents, self.reach = (information, perspectival, EXPONENTS[2]), reach
         self.fixed_3S: Tensor  # exponents where something is asked and where not; tensions
         self.register_buffer("fixed_3S", torch.tensor([self.exponents, UNASKED, TENSIONS]), persistent=False)
         self.channels = with_gaze(config.texture_channels)
@@ -109,7 +113,8 @@ class LookTwiceSelector(Selector):
             exponents_RS = torch.where(asked_R1, asked_S, unasked_S)
             held_RHW = blind_B2HW[:, 0] ** exponents_RS[:, :1].unsqueeze(-1)
             lending_RHW = torch.where(asked_R1.unsqueeze(-1), held_RHW, even_RHW)
-            scores_RSHW = torch.cat([blind_B2HW, with_neighbours(wanted_RHW, lending_RHW).unsqueeze(1)], dim=1)
+            near_RHW = with_neighbours(wanted_RHW, lending_RHW, self.reach)
+            scores_RSHW = torch.cat([blind_B2HW, near_RHW.unsqueeze(1)], dim=1)
             tensions_RT = tensions_T.expand(scores_RSHW.shape[0], -1)
             balance = cautious(Balance(multiply(scores_RSHW, exponents_RS), exponents_RS, tensions_RT), spread_R)
             peak_RS11 = scores_RSHW.amax((2, 3), keepdim=True).clamp(min=1e-12)
@@ -119,15 +124,15 @@ class LookTwiceSelector(Selector):
         return Judgement(maps, balance, mass_R)
 
 
-def with_neighbours(attended_RHW: Tensor, lending_RHW: Tensor) -> Tensor:
-    """Geometric mean of a cell's attention and the most that its 3 x 3 cells lend: things and words reach over cells.
+def with_neighbours(attended_RHW: Tensor, lending_RHW: Tensor, reach: int = REACH) -> Tensor:
+    """Geometric mean of a cell's attention and the most that cells in reach lend: things and words lie over several.
 
     A cell of the small copy lies over four or more of the image, and attention is drawn to a part of what is meant. A
     cell lends its attention as far as it holds something (`lending_RHW`, 0 or more, in any unit): what falls on empty
     ground, as on sinks, is not handed on to what lies beside it.
     """
     lent_RHW = attended_RHW * lending_RHW / lending_RHW.amax((1, 2), keepdim=True).clamp(min=1e-12)
-    return (attended_RHW * F.max_pool2d(lent_RHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0]).sqrt()
+    return (attended_RHW * F.max_pool2d(lent_RHW.unsqueeze(1), 2 * reach + 1, stride=1, padding=reach)[:, 0]).sqrt()
 
 
 def above_ground(information_BHW: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ Answers are exact matches. Figures are shares of the accuracy with all tokens; p
 
 import argparse
 import json
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,21 @@ from arr_coc.evaluation.statistics import flip_p
 from arr_coc.files import write_whole
 from arr_coc.images.clips import Clip
 from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.familiar import meant
 from arr_coc.qwen.request import Hints
-from studies.mini.views import Form, ShownViews, ViewQuestion
+from studies.answering import Answerer
+from studies.mini.views import Form, ShownViews, ViewQuestion, first_cells
 from studies.video.baselines import BLIND, METHODS, method
 from studies.wide.clip_questions import TIMED
 from studies.wide.clips import make_clip
-from studies.wide.evaluate_views import FIRST_SEED, ask_views
+from studies.wide.evaluate_views import FIRST_SEED, ViewAnswerer, ViewRow, ask_views
 
 KEEPS = (0.25, 0.1, 0.05)
+AFTER_THE_VIT = ("look_twice_dense", "vidcom2")  # the ViT sees every cell
+ONE_BY_ONE = ("downsampling",)  # it has cells of its own, which batches know nothing of
+FEW = (*ONE_BY_ONE, "look_twice_dense")  # what is asked of fewer questions
+AT_ONCE = 21  # clips that are asked about together
+Records = dict[str, list[dict[str, Any]]]  # of "method@keep", a row per question
 MOTION = (*TIMED, "moves", "often")  # families about order and motion
 SHORT = ("often", "comes or goes", "order")  # families whose evidence may lie between sampled frames
 
@@ -64,52 +71,79 @@ def evidence_boxes(asked: AskedClip) -> list[list[tuple[float, float, float, flo
     return found
 
 
-def answered(model: ARRCOCQwen, asked: AskedClip, keep: float) -> dict[str, Any]:
-    """The answer, whether it is right, and the share of the tokens that was kept."""
+def kept_cells(model: ARRCOCQwen, asked: AskedClip, keep: float) -> tuple[int, ...]:
+    """The cells that are kept, numbered through all moments."""
     inputs = model.encode_question(None, asked.question.text, keep=keep, video=asked.clip)
     if model.selector.reads_evidence:
         inputs["hints"] = Hints(evidence_boxes(asked))
-    (answer,) = model.answer_rows(inputs, {"max_new_tokens": 24}, keep)
-    right = answer.text.strip() == asked.question.answer.strip()
-    return {"right": right, "kept": answer.tokens_kept / answer.tokens_total, "family": asked.question.family}
+    starts = first_cells(asked.shown.form.grids)
+    choices = zip(starts, model.choose(inputs, keep=keep), strict=True)
+    return tuple(start + cell for start, choice in choices for cell in choice.kept.tolist())
 
 
-def compared(model: ARRCOCQwen, asked: Sequence[AskedClip], methods: Sequence[str], keeps: Sequence[float]) -> Any:
-    """Records by "method@keep": a row per question. All ways of one question follow each other, and share its look."""
-    selectors = {name: method(name, model.arr_coc_config, model.layer) for name in methods}
-    records: dict[str, list[dict[str, Any]]] = defaultdict(list)
+def rows_of(model: ARRCOCQwen, asked: Sequence[AskedClip], name: str, keep: float) -> list[ViewRow]:
+    """What is shown for the questions about one clip, in their order: chosen once where the question is not read."""
+    read = [replace(one.question, text=meant(model.processor.tokenizer, one.question.text)) for one in asked]
+    if keep == 1.0:
+        return [ViewRow(asked[0].shown, tuple(read))]
+    dense, shown = name in AFTER_THE_VIT, asked[0].shown
+    if name in BLIND:
+        return [ViewRow(shown, tuple(read), kept_cells(model, asked[0], keep), dense=dense)]
+    cells = [kept_cells(model, one, keep) for one in asked]
+    return [ViewRow(shown, (question,), own, dense=dense) for question, own in zip(read, cells, strict=True)]
+
+
+def product_answers(model: ARRCOCQwen, asked: Sequence[AskedClip], keep: float) -> list[dict[str, Any]]:
+    """A record per question, asked one by one as a user would."""
+    found = []
     for one in asked:
-        model.selector = selectors["look_twice"]
-        model.arr_coc_config = replace(model.arr_coc_config, encoding="auto")
-        records["all"].append(answered(model, one, 1.0))
-        for name, selector in selectors.items():
-            model.selector = selector
-            encoding = "dense" if name.endswith("_dense") else "auto"
-            model.arr_coc_config = replace(model.arr_coc_config, encoding=encoding)
-            for keep in keeps if name == "look_twice" else keeps[1:]:
-                records[f"{name}@{keep}"].append(answered(model, one, keep))
-    return records
+        inputs = model.encode_question(None, one.question.text, keep=keep, video=one.clip)
+        (answer,) = model.answer_rows(inputs, {"max_new_tokens": 24}, keep)
+        found.append(record(one.question, answer.text, answer.tokens_kept / answer.tokens_total))
+    return found
 
 
-def told(records: dict[str, list[dict[str, Any]]], clips: Sequence[int]) -> dict[str, Any]:
-    """What the tables need: accuracy, the share of the full one, by families, and p against ours."""
-    full = records["all"]
-    accuracy = float(np.mean([row["right"] for row in full]))
-    timed = [place for place, row in enumerate(full) if row["family"] in MOTION]
+def record(question: ViewQuestion, text: str, kept: float) -> dict[str, Any]:
+    return {"right": text.strip() == question.answer.strip(), "kept": kept, "family": question.family}
+
+
+def compared(
+    model: ARRCOCQwen, answerer: ViewAnswerer, clips: Sequence[Sequence[AskedClip]], name: str, keep: float
+) -> list[dict[str, Any]]:
+    """A record per question about some clips. The product chooses; answers are made for many questions at once."""
+    model.selector = method("look_twice" if name == "all" else name, model.arr_coc_config, model.layer)
+    if name in ONE_BY_ONE:
+        return [row for asked in clips for row in product_answers(model, asked, keep)]
+    rows = [row for asked in clips for row in rows_of(model, asked, name, keep)]
+    return [
+        record(question, text, len(row.cells or range(row.shown.form.cells)) / row.shown.form.cells)
+        for row, texts in zip(rows, answerer.answer(rows), strict=True)
+        for question, text in zip(row.questions, texts, strict=True)
+    ]
+
+
+def told(records: Records, clips: Sequence[int]) -> dict[str, Any]:
+    """What the tables need: accuracy, the share of the full one, by families, and p against ours.
+
+    A method that was asked fewer questions was asked the first of them, and is compared on those.
+    """
     found: dict[str, Any] = {}
     for name, rows in records.items():
+        full = records["all@1.0"][: len(rows)]
         right = np.array([row["right"] for row in rows], dtype=float)
+        timed = [place for place, row in enumerate(full) if row["family"] in MOTION]
         own: dict[str, Any] = {
+            "questions": len(rows),
             "accuracy": float(right.mean()),
-            "of_full": float(right.mean() / accuracy),
+            "of_full": float(right.mean() / np.mean([row["right"] for row in full])),
             "order_and_motion_of_full": float(right[timed].mean() / np.mean([full[n]["right"] for n in timed])),
             "kept": float(np.mean([row["kept"] for row in rows])),
         }
         baseline, _, keep = name.partition("@")
         if baseline in BLIND:
-            ours = np.array([row["right"] for row in records[f"look_twice@{keep}"]], dtype=float)
+            ours = np.array([row["right"] for row in records[f"look_twice@{keep}"][: len(rows)]], dtype=float)
             own["ours_ahead"] = float(ours.mean() - right.mean())
-            own["p"] = float(flip_p((ours - right)[:, None], np.array(clips))[0])
+            own["p"] = float(flip_p((ours - right)[:, None], np.array(clips[: len(rows)]))[0])
         families = {row["family"] for row in rows}
         own["families"] = {one: float(right[[r["family"] == one for r in rows]].mean()) for one in sorted(families)}
         found[name] = own
@@ -134,34 +168,39 @@ def short_events(model: ARRCOCQwen, questions: int) -> dict[str, float]:
     return {**{name: float(np.mean(rows)) for name, rows in right.items()}, "questions": len(right["ours"])}
 
 
+def lines(names: Sequence[str]) -> list[tuple[str, float]]:
+    """(method, share KEPT): ours at every share, others at the smaller ones, after all tokens."""
+    return [("all", 1.0), *((n, keep) for n in names for keep in (KEEPS if n == "look_twice" else KEEPS[1:]))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=1000)
+    parser.add_argument("--few", type=int, default=240, help=f"questions for {FEW}")
     parser.add_argument("--short", type=int, default=60)
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no question after so long")
+    parser.add_argument("--records", type=Path, default=Path("out/video-records.json"), help="goes on from there")
     parser.add_argument("--out", type=Path, default=Path("results/video.json"))
     wanted = parser.parse_args()
     torch.set_num_threads(1)
-    model, started = ARRCOCQwen.from_pretrained("mini", break_even=0), time.perf_counter()
-    records: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    numbers: list[int] = []
-    for one in drawn(wanted.questions):
-        if time.perf_counter() - started > wanted.seconds:
-            break
-        for name, rows in compared(model, [one], wanted.methods.split(","), KEEPS).items():
-            records[name] += rows
-        numbers.append(one.number)
-        if len(numbers) % 10 == 0:
-            print(
-                len(numbers),
-                {name: round(float(np.mean([r["right"] for r in rows])), 3) for name, rows in records.items()},
-                flush=True,
-            )
-            save(
-                wanted.out, {"accuracy": told(records, numbers), "questions": len(numbers), "clips": len(set(numbers))}
-            )
-    model.arr_coc_config = replace(model.arr_coc_config, encoding="auto")
+    model = ARRCOCQwen.from_pretrained("mini", break_even=0)
+    answerer = ViewAnswerer(Answerer(model.model, model.processor.tokenizer, most_tokens=24))
+    asked = drawn(wanted.questions) if wanted.questions else []
+    clips = [list(several) for _, several in groupby(asked, lambda one: one.number)]
+    records: Records = defaultdict(list, json.loads(wanted.records.read_text()) if wanted.records.exists() else {})
+    done = 0
+    for start in range(0, len(clips), AT_ONCE):
+        part = clips[start : start + AT_ONCE]
+        before, done = done, done + sum(map(len, part))
+        for name, keep in lines(wanted.methods.split(",")):
+            rows = records[f"{name}@{keep}"]
+            if len(rows) == before and (name not in FEW or before < wanted.few):
+                rows += compared(model, answerer, part, name, keep)
+        wanted.records.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(wanted.records, json.dumps(records))
+        found = told(records, [one.number for one in asked])
+        print(done, {name: round(one["of_full"], 3) for name, one in found.items()}, flush=True)
+        save(wanted.out, {"accuracy": found, "questions": done, "clips": start + len(part)})
     model.selector = method("look_twice", model.arr_coc_config, model.layer)
     if wanted.short:
         save(wanted.out, {"short_events": short_events(model, wanted.short)})

@@ -22,7 +22,7 @@ from arr_coc.config import FirstLook
 from arr_coc.evaluation.field.data import PER_IMAGE
 from arr_coc.qwen.batched import share_cache
 from arr_coc.qwen.periphery import periphery_grid
-from studies.answering import Answerer
+from studies.answering import Answerer, cut_rows
 from studies.asked import Asked
 from studies.batched.forward import answer_rows
 from studies.cells import CELL, boxes_cells, fill_evenly
@@ -48,6 +48,8 @@ class ViewRow:
     questions: tuple[ViewQuestion, ...]
     cells: tuple[int, ...] | None = None
     group: str = ""
+    dense: bool = False
+    """Whether the ViT sees every cell, and those are taken of what it makes."""
 
 
 Show = Callable[[Sequence[ViewRow]], list[ViewRow]]
@@ -162,13 +164,14 @@ class ViewAnswerer:
     @torch.no_grad()
     def answer(self, rows: Sequence[ViewRow]) -> list[list[str]]:
         """Texts in the order of rows and questions. Rows of one form and number of cells run together."""
-        groups: dict[tuple[Form, int | None], list[int]] = {}
+        groups: dict[tuple[Form, int | None, bool], list[int]] = {}
         for number, row in enumerate(rows):
             kept = None if row.cells is None else len(row.cells)
-            groups.setdefault((row.shown.form, kept), []).append(number)
+            groups.setdefault((row.shown.form, kept, row.dense), []).append(number)
         answers: list[list[str]] = [[] for _ in rows]
-        for (form, kept), members in groups.items():
-            size = max(1, _CELLS[self.device.type] // max(kept or 0, form.cells // 4 if kept else form.cells))
+        for (form, kept, dense), members in groups.items():
+            sparse = kept is not None and not dense
+            size = max(1, _CELLS[self.device.type] // max(kept or 0, form.cells // 4 if sparse else form.cells))
             for start in range(0, len(members), size):
                 part = members[start : start + size]
                 for number, texts in zip(part, self._answer_group([rows[n] for n in part], form), strict=True):
@@ -184,7 +187,9 @@ class ViewAnswerer:
             self._tables[form.grids] = view_tables(model, form.grids, self.device)
         cells = None if rows[0].cells is None else np.array([row.cells for row in rows])
         cells_RK = None if cells is None else torch.from_numpy(cells).to(self.device)
-        seen = encode_views(model, patches, self._tables[form.grids], cells_RK)
+        seen = encode_views(model, patches, self._tables[form.grids], None if rows[0].dense else cells_RK)
+        if rows[0].dense:
+            seen = cut_rows(seen, torch.arange(len(rows), device=self.device), cells_RK)
         laid = {name: value.long().to(self.device) for name, value in prompts("asked", turns, form, cells).items()}
         cache = run_views(model, seen, laid["asked_prompt"], laid["asked_slots"])
         counts = torch.tensor([len(row.questions) for row in rows], device=self.device)
