@@ -477,7 +477,7 @@ def test_a_way_that_runs_out_of_memory_is_told_in_our_words(scene, monkeypatch):
     monkeypatch.setattr(ARRCOCQwen, "ask", short)
     with pytest.raises(MemoryError) as told:
         compare(models, ["a/one"], [PLAIN, OURS], Inquiry(scene.resize((96, 96)), "what?", 0.5))
-    assert short_message(told.value) == "out of memory: give a smaller image, or keep fewer tokens"
+    assert short_message(told.value) == "out of memory: give a smaller image or a shorter clip, or keep fewer tokens"
 
 
 def test_two_checkpoints_side_by_side(scene):
