@@ -63,16 +63,16 @@ def write_json(path: Path, value: Any, indent: int = 1) -> None:
     write_whole(path, json.dumps(value, indent=indent) + "\n")
 
 
-def read_json_object(path: Path | None) -> dict[str, Any]:
-    """What was written before; nothing where there is no file yet."""
+def read_json_object(path: Path | None, then: str = "move it away to start anew") -> dict[str, Any]:
+    """What was written before; nothing where there is no file yet. `then` says what to do about a broken one."""
     if path is None or not path.is_file():
         return {}
     try:
         found = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not readable as JSON ({error}); move it away to start anew") from None
+        raise ValueError(f"{path}: not readable as JSON ({error}); {then}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected a JSON object; move it away to start anew")
+        raise ValueError(f"{path}: expected a JSON object; {then}")
     return found
 
 

@@ -489,12 +489,12 @@ def test_an_empty_folder_gives_a_page_that_says_what_to_run(tmp_path, capsys):
     ("name", "content", "words"),
     [
         (None, "", "no such folder"),
-        (FIELD, "{", "not JSON"),
+        (FIELD, "{", "not readable as JSON"),
         (FIELD, "[]", "expected a JSON object"),
         (FIELD, '{"rows": {}}', "rows is not a list"),
         (FIELD, '{"rows": [{"selector": "x"}]}', "row 1 lacks dataset"),
         (GPU, '{"rows": [3]}', "row 1 lacks side"),
-        (SELECTOR, "\udc80", "not JSON"),
+        (SELECTOR, "\udc80", "not readable as JSON"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_3(name, content, words, tmp_path, capsys):

@@ -258,9 +258,9 @@ def encode_one(processor: Any, conversation: Conversation, marks: "Marks") -> tu
 
 
 def render(processor: Any, messages: Sequence[dict[str, Any]], marks: "Marks") -> list[tuple[list[int], int]]:
-    """Token ids of messages up to where the answer begins, in parts: of the template (numbered -1), and of the texts, numbered in their order.
+    """Token ids of messages, in parts: of the template (numbered -1), and of the texts, numbered in their order.
 
-    `messages` hold parts of type text, image or video; `marks` are what stands for each image and each clip.
+    They end where the answer begins. `messages` hold parts of type text, image or video; `marks` are what stands for each image and each clip.
     """
     counts, clips = marks
     texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]

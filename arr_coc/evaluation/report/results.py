@@ -4,7 +4,6 @@ An entry is one method with one encoding at one budget, on one dataset at one si
 file that is not there is no mistake: what it would have said is reported as not measured yet. Q questions.
 """
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from arr_coc.evaluation.field.main import samples_path
 from arr_coc.evaluation.field.methods import ORACLE, PARTS, REFERENCE, Method
 from arr_coc.evaluation.field.run import Answered, read_samples
 from arr_coc.evaluation.plotting import BLUE, GREEN, ORANGE, PINK, RED, SKY, YELLOW
+from arr_coc.files import read_json_object
 from arr_coc.selectors import PLAIN, settings_of
 
 FIELD, MAKER = "field.json", "arr-coc eval --out results/field.json"  # the table, and what makes it
@@ -66,14 +66,7 @@ class Place(NamedTuple):
 def read_document(path: Path, maker: str, row_keys: Sequence[str]) -> dict[str, Any]:
     """A file of results, empty where it is not there; rows must have all `row_keys`, if any."""
     again = f"make it again with {maker}"
-    if not path.is_file():
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # UnicodeDecodeError is one as well
-        raise ValueError(f"{path}: not JSON ({error}); {again}") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"{path}: expected a JSON object; {again}")
+    document = read_json_object(path, again)
     rows = document.get("rows", []) if row_keys else []
     if not isinstance(rows, list):
         raise ValueError(f"{path}: rows is not a list; {again}")
