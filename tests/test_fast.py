@@ -26,9 +26,8 @@ from arr_coc.qwen.graphs import forward as seeing
 from arr_coc.qwen.graphs import layout as buckets
 from arr_coc.qwen.graphs.forward import places_of
 from arr_coc.qwen.graphs.layout import plan, read_prompt
-from arr_coc.qwen.graphs.picking import Picking, ids_of, picking_of
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recordings, Rerunner
-from arr_coc.qwen.graphs.rules import why_not, why_not_model
+from arr_coc.qwen.graphs.rules import Picking, ids_of, picking_of, why_not, why_not_model
 from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import Layout, Request, cells_of, samples_of_images, token_types

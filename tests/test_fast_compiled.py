@@ -9,7 +9,7 @@ import torch
 from arr_coc import records
 from arr_coc.attending import even_rank
 from arr_coc.qwen.graphs import FastRunner
-from arr_coc.qwen.graphs.picking import Picking
+from arr_coc.qwen.graphs.rules import Picking
 from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
 from arr_coc.records import constant_table

@@ -25,7 +25,6 @@ from arr_coc.qwen.dropin import StockManners, register
 from arr_coc.qwen.eager import Prepared
 from arr_coc.qwen.graphs import rules
 from arr_coc.qwen.graphs.layout import NotFast
-from arr_coc.qwen.graphs.picking import Picking, picking_of
 from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
 from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve, travelling
 from arr_coc.qwen.processor import check_question
@@ -314,7 +313,7 @@ class ARRCOCQwen(Chooser, StockManners):
         if all(dial == 1.0 for dial in keeps) or (compact and 1.0 in keeps):
             return None
         looker, encoding = self.looker(), self.encoding
-        picking: Picking | str = rules.why_not(looker, encoding, inputs) or picking_of(self.model, options)
+        picking = rules.why_not(looker, encoding, inputs) or rules.picking_of(self.model, options)
         if isinstance(picking, str):
             self.tell(f"the fast path is left: {picking}")
             return None

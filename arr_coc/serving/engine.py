@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.graphs.picking import ids_of
+from arr_coc.qwen.graphs.rules import ids_of
 from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import together

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from arr_coc.evaluation.bench.cases import Case, Subject
-from arr_coc.qwen.graphs.picking import Picking
 from arr_coc.qwen.graphs.recording import Statistics
+from arr_coc.qwen.graphs.rules import Picking
 from arr_coc.qwen.graphs.runner import FastRunner, Job
 from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.model import ARRCOCQwen

@@ -1,10 +1,23 @@
-"""When the recorded path applies. Every rule gives the reason why not, in words, or None."""
+"""What the recorded path takes on: which requests, and how the next token comes of the logits.
 
+B rows. Every rule gives the reason why not, in words, or None. Of ways to pick a token there are the highest logit and
+one drawn at random; anything else is left to the plain path.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from transformers import Qwen3VLForConditionalGeneration
+from torch import Tensor, nn
+from transformers import (
+    LogitsProcessorList,
+    Qwen3VLForConditionalGeneration,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from arr_coc.qwen.looking import Looker
 
@@ -82,3 +95,109 @@ def why_not_inputs(inputs: dict[str, Any], patch: int) -> str | None:
 def is_default(device: torch.device) -> bool:
     """Whether the fast path is on where nobody said anything: on CUDA, where launches are what costs."""
     return device.type == "cuda"
+
+
+# ---------------------------------------------------------------- picking tokens
+
+# Generation settings that the fast path follows, and values of others that change nothing.
+FOLLOWED = (
+    *("max_new_tokens", "do_sample", "temperature", "top_k", "top_p"),
+    *("eos_token_id", "pad_token_id", "bos_token_id", "transformers_version"),
+)
+NEUTRAL = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "use_cache": True,
+    "repetition_penalty": 1.0,
+    "length_penalty": 1.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Picking:
+    """How an answer is made of logits, and where it ends."""
+
+    most: int  # new tokens
+    ends: tuple[int, ...]  # ids that end a row; none: it always goes on to `most`
+    pad_id: int  # what follows the end of a row
+    warpers: LogitsProcessorList | None = None  # None: the highest logit
+    criteria: Any = None  # further stopping criteria, as transformers has them
+
+    def pick(self, logits_BV: Tensor) -> Tensor:
+        if self.warpers is None:
+            return logits_BV.argmax(-1)
+        none = torch.zeros(logits_BV.shape[0], 0, dtype=torch.long, device=logits_BV.device)
+        return torch.multinomial(self.warpers(none, logits_BV).softmax(-1), 1).squeeze(1)
+
+
+def warpers_of(temperature: float | None, top_k: int | None, top_p: float | None) -> LogitsProcessorList:
+    """In the order of transformers: temperature, the k highest, the highest that make up p."""
+    known = (
+        (TemperatureLogitsWarper, temperature, temperature not in (None, 1.0)),
+        (TopKLogitsWarper, top_k, bool(top_k)),
+        (TopPLogitsWarper, top_p, top_p is not None and top_p < 1.0),
+    )
+    return LogitsProcessorList(warper(value) for warper, value, wanted in known if wanted)
+
+
+def ids_of(ids: Any) -> tuple[int, ...]:
+    """End tokens as they are given: None, one, several, or a tensor."""
+    ids = ids.tolist() if isinstance(ids, Tensor) else () if ids is None else ids
+    return tuple(int(one) for one in ids) if isinstance(ids, Sequence) else (int(ids),)
+
+
+def picking_of(model: Any, options: dict[str, Any]) -> Picking | str:
+    """How to generate from the model's own settings and the caller's keywords, or why the fast path cannot."""
+    options = dict(options)
+    criteria = options.pop("stopping_criteria", None)
+    config = model.generation_config
+    settings = config.to_diff_dict()
+    for name, value in options.items():
+        if not hasattr(config, name) or name == "generation_config":
+            return f"it does not know generate's {name!r}"
+        settings[name] = value
+    for name, value in settings.items():
+        followed = name in FOLLOWED or name.startswith("_")
+        if followed or value is None or value is False or NEUTRAL.get(name, ...) == value:
+            continue
+        return f"it does not know generate's {name!r}"
+    most = settings.get("max_new_tokens")
+    if not isinstance(most, int) or most < 1:
+        return "max_new_tokens is not given"
+    ends = ids_of(settings.get("eos_token_id"))
+    pad = settings.get("pad_token_id")
+    pad = int(pad) if pad is not None else (ends[0] if ends else 0)
+    warpers = None
+    if settings.get("do_sample"):
+        top_k = settings.get("top_k", 50)  # transformers samples among 50 unless told otherwise
+        warpers = warpers_of(settings.get("temperature"), top_k, settings.get("top_p"))
+    return Picking(most, ends, pad, warpers, StoppingCriteriaList(criteria) if criteria else None)
+
+
+class Rows:
+    """The new tokens of all rows so far, on the host, and which rows have ended; streamed after the prompt."""
+
+    def __init__(self, picking: Picking, prompt_BL: Tensor, streamer: Any = None) -> None:
+        self.picking, self.prompt_BL, self.streamer = picking, prompt_BL, streamer
+        self.done = [False] * prompt_BL.shape[0]
+        self.steps: list[list[int]] = []
+
+    def add(self, tokens: list[int]) -> None:
+        """Note one token per row, the padding where a row has ended."""
+        tokens = [self.picking.pad_id if end else token for token, end in zip(tokens, self.done, strict=True)]
+        self.steps.append(tokens)
+        self.done = [end or token in self.picking.ends for token, end in zip(tokens, self.done, strict=True)]
+        if self.picking.criteria is not None:
+            stopped = self.picking.criteria(torch.cat([self.prompt_BL, self.new_BT], dim=1), None).tolist()
+            self.done = [end or stop for end, stop in zip(self.done, stopped, strict=True)]
+        if self.streamer is not None:
+            for shown in ([self.prompt_BL] if len(self.steps) == 1 else []) + [torch.tensor(tokens)]:
+                self.streamer.put(shown)
+
+    @property
+    def finished(self) -> bool:
+        return all(self.done) or len(self.steps) >= self.picking.most
+
+    @property
+    def new_BT(self) -> Tensor:
+        return torch.tensor(self.steps).T

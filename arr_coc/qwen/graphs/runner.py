@@ -25,9 +25,8 @@ from arr_coc.qwen.graphs.layout import (
     plan,
     read_prompt,
 )
-from arr_coc.qwen.graphs.picking import Picking, Rows
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recording, Recordings, Rerunner, Tensors
-from arr_coc.qwen.graphs.rules import TENSORS
+from arr_coc.qwen.graphs.rules import TENSORS, Picking, Rows
 from arr_coc.qwen.graphs.stages import Stages
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.request import cells_of, find_question, samples_of_images, token_types
