@@ -23,6 +23,11 @@ PATIENCE = 10  # seconds for a body or for its first lines
 LEAST_RATE = 50_000  # bytes a second, beyond the patience
 MOST_CONNECTIONS = 512
 LEAST_SECRET = 12  # characters
+WHY = {
+    401: "the API key is missing or wrong: send it as Authorization: Bearer KEY",
+    403: "this server is for its own machine: ask it at localhost",
+    408: "the body came too slowly: send it again over a better line",
+}
 
 
 def is_loopback(host: str | None) -> bool:
@@ -142,6 +147,14 @@ class Exchange:
     def refusal(self, status: int) -> dict[str, Any]:
         """What a refusal says, as JSON."""
         raise NotImplementedError
+
+    def why(self, status: int) -> str:
+        """What was wrong, and what to do about it; of a fault, its number alone."""
+        here = {
+            413: f"the body is too large: at most {self.limit >> 20} MB",
+            429: f"too many requests at once: come back in {self.retry_after} s",
+        }
+        return (WHY | here).get(status, f"a fault of the server: its log has it under {self.number}")
 
     async def refuse(self, status: int) -> None:
         """An answer of our own, unless one has begun; nothing of the application's follows."""

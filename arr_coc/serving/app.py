@@ -36,12 +36,6 @@ MOST_OPEN = 64  # requests at once, those whose body is on its way among them; b
 LAST_SECONDS = 120  # for what runs, once the system asks to end
 OPEN_PATHS = ("/health",)  # without the key
 LEFT = 499  # the status of a request whose client did not wait, for the metrics alone
-WHY = {
-    401: "the API key is missing or wrong: send it as Authorization: Bearer KEY",
-    403: "this server is for its own machine: ask it at localhost",
-    408: "the body came too slowly: send it again over a better line",
-    429: f"too many requests at once: come back in {RETRY_SECONDS} s",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +83,7 @@ class ApiExchange(Exchange):
 
     def refusal(self, status: int) -> dict[str, Any]:
         self.status = status
-        too_large = f"the body is too large: at most {self.limit >> 20} MB"
-        fault = f"a fault of the server: its log has it under {self.number}"
-        return ApiError(too_large if status == 413 else WHY.get(status, fault), status).body()
+        return ApiError(self.why(status), status).body()
 
 
 class Doorkeeper:

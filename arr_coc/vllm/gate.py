@@ -13,10 +13,6 @@ from arr_coc.gateway import Exchange
 
 LIMIT, LOCAL = "ARR_COC_MAX_BODY", "ARR_COC_LOCAL"  # variables: bytes of a body, 1 where it is for this machine alone
 BODY = 32 << 20
-WHY = {
-    403: "this server is for its own machine: ask it at localhost",
-    408: "the body came too slowly: send it again over a better line",
-}
 
 
 def with_dial(body: bytes) -> bytes:
@@ -40,11 +36,8 @@ class GatedExchange(Exchange):
     """One request to vLLM."""
 
     def refusal(self, status: int) -> dict[str, Any]:
-        too_large = f"the body is too large: at most {self.limit >> 20} MB"
-        fault = f"a fault of the server: its log has it under {self.number}"
         kind = "server_error" if status >= 500 else "invalid_request_error"
-        told = too_large if status == 413 else WHY.get(status, fault)
-        return {"error": {"message": told, "type": kind, "param": None, "code": status}}
+        return {"error": {"message": self.why(status), "type": kind, "param": None, "code": status}}
 
 
 class FrontGate:
