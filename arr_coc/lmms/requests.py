@@ -14,9 +14,10 @@ from arr_coc.config import Keep, check_generation, check_keep
 from arr_coc.images.clips import read_clip
 from arr_coc.images.reader import read_image
 from arr_coc.qwen import eager
-from arr_coc.qwen.clips import ClipForm, clip_features
+from arr_coc.qwen.answers import PLAIN_TEXT
+from arr_coc.qwen.clips import ClipForm
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.processor import image_features, left_padded, render
+from arr_coc.qwen.processor import left_padded, render, shown_features
 
 MAX_NEW_TOKENS = 128  # of a request that does not say
 SAMPLING = ("temperature", "top_p", "top_k")
@@ -118,16 +119,9 @@ def encode_chats(
     processor: Any, chats: Sequence[Dialogue], fps: float | None = None, frames: int | None = None
 ) -> dict[str, Any]:
     """Inputs of a left-padded batch by the stock chat template; what a task's texts say stays text."""
-    images = [image for chat in chats for image in chat.images]
-    inputs: dict[str, Any] = image_features(processor, images) if images else {}
-    grids = inputs.get("image_grid_thw", torch.zeros(0, 3, dtype=torch.long))
-    counts = iter((grids.prod(-1) // processor.image_processor.merge_size**2).tolist())
-    texts: list[str] = []
-    fit = ClipForm.of(processor).fit
-    if clips := [read_clip(one, fit, fps, frames) for chat in chats for one in chat.videos]:
-        seen, texts = clip_features(processor, clips)
-        inputs |= seen
-    marks = counts, iter(texts)
+    images, fit = [image for chat in chats for image in chat.images], ClipForm.of(processor).fit
+    clips = [read_clip(one, fit, fps, frames) for chat in chats for one in chat.videos]
+    inputs, marks = shown_features(processor, images, clips)
     rows = [[one for ids, _ in render(processor, chat.messages, marks) for one in ids] for chat in chats]
     padded = left_padded([(row, [0] * len(row)) for row in rows], processor.tokenizer.pad_token_id or 0)
     return inputs | {name: padded[name] for name in ("input_ids", "attention_mask")}
@@ -153,6 +147,6 @@ def answer_chats(
         output = owner.generate(**moved, **keywords)
     new_BT = output[:, prompt.shape[1] :]
     tokenizer = owner.processor.tokenizer
-    texts = tokenizer.batch_decode(new_BT, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    texts = tokenizer.batch_decode(new_BT, **PLAIN_TEXT)
     counts = (new_BT != tokenizer.pad_token_id).sum(-1).tolist()
     return [Reply(text, count, *seen) for text, count, seen in zip(texts, counts, tokens, strict=True)]

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from arr_coc.records import HALF_EVEN, RELEVANCE, STRATEGIES
 
+PLAIN_TEXT: dict[str, Any] = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}  # how ids are spelled
+
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
@@ -140,6 +142,5 @@ def answers_of(
 ) -> list[Answer]:
     """The answer of each row from its new tokens; of several sequences of one prompt, the first."""
     several = new_BT.shape[0] // len(images)  # they are next to each other
-    how: dict[str, bool] = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     rows = zip(new_BT[::several], images, strict=True)
-    return [Answer.of(tokenizer.decode(new_T, **how), row, timings_ms, confidence) for new_T, row in rows]
+    return [Answer.of(tokenizer.decode(new_T, **PLAIN_TEXT), row, timings_ms, confidence) for new_T, row in rows]

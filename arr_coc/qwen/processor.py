@@ -168,16 +168,7 @@ def encode(processor: Any, conversations: Sequence[Conversation]) -> dict[str, T
     """Model inputs of a left-padded batch, as the stock processor makes them, and `question_mask`."""
     shown = [image for conversation in conversations for image in conversation.images]
     images, clips = [one for one in shown if not isinstance(one, Clip)], [one for one in shown if isinstance(one, Clip)]
-    inputs: dict[str, Tensor] = {}
-    counts: Iterator[int] = iter(())
-    texts: list[str] = []
-    if images:
-        inputs = image_features(processor, images)
-        counts = iter((inputs["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2).tolist())
-    if clips:
-        seen, texts = clip_features(processor, clips)
-        inputs |= seen
-    marks = counts, iter(texts)
+    inputs, marks = shown_features(processor, images, clips)
     rows = [encode_one(processor, conversation, marks) for conversation in conversations]
     inputs |= left_padded(rows, processor.tokenizer.pad_token_id or 0)
     ids, real = inputs["input_ids"], inputs["attention_mask"]
@@ -230,6 +221,14 @@ def together(several: Sequence[dict[str, Any]], pad_id: int) -> dict[str, Any]:
     return inputs | {"original_image": [image for images in originals for image in images or ()]}
 
 
+def shown_features(processor: Any, images: Sequence[Any], clips: Sequence[Clip]) -> tuple[dict[str, Tensor], "Marks"]:
+    """Patches and grids of all that is shown, and what stands for each in the prompts."""
+    inputs = image_features(processor, images) if images else {}
+    cells = inputs["image_grid_thw"].prod(-1) // processor.image_processor.merge_size**2 if images else torch.empty(0)
+    seen, texts = clip_features(processor, clips) if clips else ({}, [])
+    return inputs | seen, (iter(cells.tolist()), iter(texts))
+
+
 def image_features(processor: Any, images: Sequence[Any]) -> dict[str, Tensor]:
     """Patches and grids of all images; an image that several conversations are about is prepared once."""
     places: dict[int, int] = {}
@@ -260,7 +259,8 @@ def encode_one(processor: Any, conversation: Conversation, marks: "Marks") -> tu
 def render(processor: Any, messages: Sequence[dict[str, Any]], marks: "Marks") -> list[tuple[list[int], int]]:
     """Token ids of messages, in parts: of the template (numbered -1), and of the texts, numbered in their order.
 
-    They end where the answer begins. `messages` hold parts of type text, image or video; `marks` are what stands for each image and each clip.
+    They end where the answer begins. `messages` hold parts of type text, image or video; `marks` are what stands for
+    each image and each clip.
     """
     counts, clips = marks
     texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]

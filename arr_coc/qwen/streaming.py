@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 from transformers.generation.streamers import BaseStreamer
 
-from arr_coc.qwen.answers import Answer
+from arr_coc.qwen.answers import PLAIN_TEXT, Answer
 
 UNSURE = 0.95  # confidence under which the eye goes back: who asks for this wants few mistakes, not few tokens
 TIMES = 2  # as many tokens with each look
@@ -133,8 +133,7 @@ class RowStreamer(BaseStreamer, StoppingCriteria):
         row.ended = "stop" if token in self.ends else "length" if len(row.ids) >= row.most else ""
         if not (row.ended or row.say or row.stops):
             return  # a text that is wanted whole is spelled out once
-        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        text = self.tokenizer.decode(row.ids, **how)
+        text = self.tokenizer.decode(row.ids, **PLAIN_TEXT)
         cuts = [place for stop in row.stops if (place := text.find(stop)) >= 0]
         if cuts:
             row.ended, text = "stop", text[: min(cuts)]

@@ -23,16 +23,17 @@ from arr_coc.config import tokens_to_keep
 from arr_coc.evaluation.field.batch import Batch
 from arr_coc.evaluation.field.methods import Method
 from arr_coc.qwen import batched, vision
+from arr_coc.qwen.answers import PLAIN_TEXT
 from arr_coc.qwen.batched import Seen
 from arr_coc.qwen.eager import BEFORE, Prepared
 from arr_coc.qwen.family import levels_of
 from arr_coc.qwen.model import ARRCOCQwen
+from arr_coc.qwen.streaming import PromptRestorer
 from arr_coc.records import Allocation
 from arr_coc.selectors import PLAIN, Selector, Taken
 from arr_coc.timing import Stopwatch
 
 NOT_CHOOSING = ("vision", "first layers")
-PLAIN_TEXT: dict[str, Any] = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,24 +172,6 @@ def _cut(features: Any, image_U: Tensor, cells_UK: Tensor, weights_UKN: Tensor |
 # ---------------------------------------------------------------- the product's own path
 
 
-class FirstToken:
-    """Notes when the first token is about to be picked; handed to `generate` among its logits processors."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.seconds = device, 0.0
-        self.started = self._now()
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if not self.seconds:
-            self.seconds = self._now() - self.started
-        return scores
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
-
-
 class PlainEngine:
     """Prepares and generates with the stock classes, a batch at a time."""
 
@@ -200,20 +183,19 @@ class PlainEngine:
         """Choose, encode, answer."""
         owner = self.owner
         prepared, vision_ms = self._prepare(batch, method)
-        first = FirstToken(owner.device)
-        prompt = prepared.compact.input_ids
+        prompt, parts = prepared.compact.input_ids, prepared.stopwatch.milliseconds()  # the device is done by then
+        first = PromptRestorer(prompt, None)  # its clock begins here
         output = prepared.runner(owner.model).generate(
-            **prepared.model_inputs(), max_new_tokens=self.most_tokens, do_sample=False, logits_processor=[first]
+            **prepared.model_inputs(), max_new_tokens=self.most_tokens, do_sample=False, streamer=first
         )
-        whole = first._now() - first.started
+        whole = time.perf_counter() - first.started
         texts = owner.processor.tokenizer.batch_decode(output[:, prompt.shape[1] :], **PLAIN_TEXT)
-        parts = prepared.stopwatch.milliseconds()
         early = parts.get("first layers", 0.0)
         time_ms = {
             "select": sum(ms for part, ms in parts.items() if part not in NOT_CHOOSING) / batch.rows,
             "vision": vision_ms + parts.get("vision", 0.0) / batch.rows,
-            "prefill": (early + 1e3 * first.seconds) / batch.rows,
-            "decode": 1e3 * (whole - first.seconds) / batch.rows,
+            "prefill": (early + 1e3 * first.prefill_seconds) / batch.rows,
+            "decode": 1e3 * (whole - first.prefill_seconds) / batch.rows,
         }
         image_id = owner.model.config.image_token_id
         shown_BM = (prompt == image_id) & prepared.attention_mask.bool()
