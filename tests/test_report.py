@@ -23,7 +23,7 @@ from arr_coc.evaluation.field.main import FieldOptions, evaluate_field
 from arr_coc.evaluation.field.run import pack_cells
 from arr_coc.evaluation.plotting import Named, name_lines, new_figure, styled
 from arr_coc.evaluation.report import main as report_main
-from arr_coc.evaluation.report.compare import win_matrix
+from arr_coc.evaluation.report.main import win_matrix
 from arr_coc.evaluation.report.pages import (
     NONE,
     Cell,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arr_coc.evaluation.field.methods import ORACLE, REFERENCE
-from arr_coc.evaluation.report.compare import paired_signs
+from arr_coc.evaluation.report.main import paired_signs
 from arr_coc.evaluation.report.pages import (
     BAD,
     EVEN,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from arr_coc.evaluation.field.methods import REFERENCE
-from arr_coc.evaluation.report.compare import SURE
+from arr_coc.evaluation.report.main import SURE
 from arr_coc.evaluation.report.pages import signed
 from arr_coc.evaluation.report.results import (
     FIELD,

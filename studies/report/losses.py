@@ -20,7 +20,7 @@ from torch import Tensor
 from arr_coc.evaluation.field.data import Picture, Query, Record, ids_of, scene_pictures
 from arr_coc.evaluation.field.main import FieldOptions, Say, evaluate_field, samples_path
 from arr_coc.evaluation.field.methods import ORACLE, REFERENCE
-from arr_coc.evaluation.report.compare import at_budget
+from arr_coc.evaluation.report.main import at_budget
 from arr_coc.evaluation.report.pages import Block, Illustration, escaped, heading, paragraph, table
 from arr_coc.evaluation.report.results import (
     Answers,

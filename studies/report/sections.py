@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arr_coc.evaluation.field.methods import REFERENCE
-from arr_coc.evaluation.report.compare import SURE, at_budget
-from arr_coc.evaluation.report.main import NEAR
+from arr_coc.evaluation.report.main import NEAR, SURE, at_budget
 from arr_coc.evaluation.report.pages import (
     BAD,
     EVEN,

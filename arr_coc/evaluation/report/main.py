@@ -5,14 +5,17 @@ same results adds sections of their own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
+
+import numpy as np
 
 from arr_coc.evaluation.field.data import MANY, SMALL_TEXT
 from arr_coc.evaluation.field.main import Say
 from arr_coc.evaluation.field.methods import PARTS as TIMED
 from arr_coc.evaluation.field.methods import REFERENCE
 from arr_coc.evaluation.report import pages, results
-from arr_coc.evaluation.report.compare import at_budget, compared_blocks
 from arr_coc.evaluation.report.pages import (
     BAD,
     EVEN,
@@ -28,18 +31,35 @@ from arr_coc.evaluation.report.pages import (
     table,
 )
 from arr_coc.evaluation.report.plots import every_pareto, pareto
-from arr_coc.evaluation.report.results import FIELD, MAKER, NAMES, Entry, Keep, Measured, Names, budget_label
+from arr_coc.evaluation.report.results import (
+    FIELD,
+    MAKER,
+    NAMES,
+    Answers,
+    Entry,
+    Keep,
+    Measured,
+    Names,
+    Way,
+    budget_label,
+    budgets_of,
+    plain_of,
+)
+from arr_coc.evaluation.statistics import flip_p, holm
 from arr_coc.files import write_whole
+from arr_coc.selectors import PLAIN
 
 PARTS = ("summary", "opening", "plots", "tables", "comparisons", "appendix")
 TITLE = "ARR-COC against the field"
 OWN_PICTURES = ("pareto-*.png", "failure-*.jpg")
 SUMMED = 2  # places that the summary speaks of, two lines each
 NEAR = 0.01  # accuracies that are less apart are called even
+SURE = 0.01  # the p below which one method beats another
 GROUPS = {"hard": "hard scenes", "plain": "plain scenes", SMALL_TEXT: SMALL_TEXT, MANY: MANY}  # not families
 
-
 Make = Callable[[Measured], list[Block]]  # a section of the page
+Signs = list[int]  # of each comparison: 1 surely better, 0 not sure, -1 surely worse
+Matrix = dict[tuple[Way, Way], Signs]
 
 
 def write_report(folder: Path, out: Path, say: Say, extra: Mapping[str, Sequence[Make]] | None = None) -> list[Path]:
@@ -86,8 +106,8 @@ def _summary_blocks(measured: Measured) -> list[Block]:
     """The title, and what a reader with half a minute should know: at most four lines."""
     lines: list[str] = []
     for place, here in [*measured.places.items()][:SUMMED]:
-        plain = results.plain_of(here)
-        kept = [(keep, one) for keep in results.budgets_of(here) if (one := results.ours_of(here, keep))]
+        plain = plain_of(here)
+        kept = [(keep, one) for keep in budgets_of(here) if (one := results.ours_of(here, keep))]
         if plain is None or not kept:
             continue
         told = ", ".join(f"{share(one.accuracy)} % with {budget_label(keep, one.total)}" for keep, one in kept)
@@ -155,7 +175,7 @@ def budget_blocks(entries: Sequence[Entry], names: Names) -> list[Block]:
     """A table per budget of one place; the first stands open, so that a reader sees what the others hold."""
     titles = {
         f"{budget_label(keep, entries[0].total)} kept, {entries[0].questions:,} questions": at_budget(entries, keep)
-        for keep in results.budgets_of(entries)
+        for keep in budgets_of(entries)
     }
     made = [(title, method_table(members, names)) for title, members in titles.items()]
     first = [paragraph(f"**{made[0][0]}**"), made[0][1]] if made else []
@@ -185,7 +205,7 @@ def family_blocks(entries: Sequence[Entry], names: Names) -> list[Block]:
     """Families of one place: ARR-COC and the best of the others at each budget; then everything, a table per family."""
     families = sorted({f for entry in entries for f in entry.families}, key=lambda name: (name in GROUPS, name))
     told = {family: GROUPS.get(family, family.replace("_", " ")) for family in families}
-    keeps, plain = results.budgets_of(entries), results.plain_of(entries)
+    keeps, plain = budgets_of(entries), plain_of(entries)
     budgets = [budget_label(keep, entries[0].total) for keep in keeps]
     rows: list[list[Cell | str]] = [
         [told[one], share((plain.families if plain else {}).get(one)), *(_best(entries, names, one, k) for k in keeps)]
@@ -216,3 +236,96 @@ def _best(entries: Sequence[Entry], names: Names, family: str, keep: Keep) -> Ce
     value = best.families[family]
     tone = EVEN if abs(value - mine) < NEAR else (GOOD if mine > value else BAD)
     return Cell(f"{share(mine)}\n({names[best.way]} {share(value)})", tone)
+
+
+# ---------------------------------------------------------------- who beats whom
+# Wins, ties and losses of every method against every other over the budgets. A win is a paired test over images with
+# p < 0.01 after Holm's correction for all pairs of the budget. Without samples only the table's own tests against
+# ARR-COC are known. M methods, Q questions.
+
+
+def at_budget(entries: Sequence[Entry], keep: Keep) -> list[Entry]:
+    """The methods of a budget, and the plain model, which has all tokens at every budget."""
+    plain = plain_of(entries)
+    at_it = [entry for entry in entries if entry.keep == keep and entry.name != PLAIN]
+    return at_it + ([] if plain is None else [replace(plain, keep=keep)])
+
+
+def sure_sign(p: float, difference: float) -> int:
+    """1 where something is surely better, -1 where it is surely worse, else 0."""
+    return 0 if p >= SURE else (1 if difference > 0 else -1)
+
+
+def paired_signs(differences: Sequence[np.ndarray], answers: Answers) -> Signs:
+    """Of each column of differences `[Q]`, all corrected together; none where nobody knows what is right."""
+    differences_QM = np.stack(differences, 1)
+    known_Q = np.isfinite(differences_QM).all(1)
+    if not known_Q.any():
+        return []
+    p_M = holm(flip_p(differences_QM[known_Q], answers.images_Q[known_Q]).tolist())
+    return [sure_sign(p, mean) for p, mean in zip(p_M, differences_QM[known_Q].mean(0).tolist(), strict=True)]
+
+
+def signs_of(members: Sequence[Entry], answers: Answers | None) -> dict[tuple[Way, Way], int]:
+    """The sign of the first of a pair against the second: of all pairs where there are answers.
+
+    Without, by the table's own tests, of each method against the ARR-COC that it was held against.
+    """
+    if answers is not None:
+        scored = [(entry.way, scores_Q) for entry in members if (scores_Q := answers.of(entry)) is not None]
+        pairs = list(combinations(scored, 2))
+        signs = paired_signs([first - second for (_, first), (_, second) in pairs], answers) if pairs else []
+        return {(pair[0][0], pair[1][0]): sign for pair, sign in zip(pairs, signs, strict=False)}
+    ours = {entry.encoding: entry.way for entry in members if entry.name == REFERENCE}
+    against = {entry.way: ours.get(entry.encoding) or next(iter(ours.values()), entry.way) for entry in members}
+    tested = [entry for entry in members if against[entry.way] != entry.way]
+    return {
+        (entry.way, against[entry.way]): sure_sign(entry.p, entry.gain)
+        for entry in tested
+        if entry.p is not None and entry.gain is not None
+    }
+
+
+def win_matrix(measured: Measured) -> Matrix:
+    """Both directions of every pair that was compared, over all places and budgets."""
+    matrix: Matrix = {}
+    for place, here in measured.places.items():
+        for keep in budgets_of(here):
+            for (first, second), sign in signs_of(at_budget(here, keep), measured.answers.get(place)).items():
+                matrix.setdefault((first, second), []).append(sign)
+                matrix.setdefault((second, first), []).append(-sign)
+    return matrix
+
+
+def matrix_table(matrix: Matrix, names: Names) -> Block:
+    """Lines against columns, columns by number: wins, ties, losses of the line."""
+
+    def told(signs: Signs) -> str:
+        return "/".join(str(signs.count(sign)) for sign in (1, 0, -1))
+
+    def cell(row: Way, column: Way) -> Cell:
+        signs = matrix.get((row, column))
+        if signs is None:
+            return Cell("·" if row == column else "")
+        return Cell(told(signs), GOOD if sum(signs) > 0 else (BAD if sum(signs) < 0 else ""))
+
+    ways = [way for way in names if any(way in pair for pair in matrix)]
+    met = {way: sum(column == way for _, column in matrix) for way in ways}
+    columns = [way for way in ways if met[way] > 1] or ways  # who met one other only is seen in that one's column
+    rows: list[list[Cell | str]] = []
+    for number, row in enumerate(ways, start=1):
+        total = [sign for pair, signs in matrix.items() if pair[0] == row for sign in signs]
+        rows.append([f"{names[row]} ({number})", *(cell(row, column) for column in columns), told(total)])
+    heads = ("method", *(str(ways.index(way) + 1) for way in columns), "all")
+    return table(heads, rows, ours=NAMES[REFERENCE])
+
+
+def compared_blocks(measured: Measured) -> list[Block]:
+    """Who beats whom."""
+    told = paragraph(
+        "Wins / ties / losses of the line against the column over all sizes and budgets. A win is p < 0.01 after "
+        "Holm's correction over all pairs of a budget. All tokens has every token at every budget."
+    )
+    why = f"{'; '.join(measured.notes)}: there, only the table's own tests against ARR-COC are known."
+    noted = [paragraph(why)] if measured.notes else []
+    return [heading("Who beats whom"), told, *noted, matrix_table(win_matrix(measured), measured.names)]
