@@ -31,8 +31,6 @@ class Channel:
     group: str
     blind: bool = True
     """Whether scorers that must not know the question, or what the model saw, may read it."""
-    costly: bool = False
-    """In no set: only who names it pays for it."""
 
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -65,7 +63,7 @@ CHANNEL_SETS: dict[int, tuple[str, ...]] = {
 CHANNELS: dict[str, Channel] = {
     **{name: Channel("default") for name in CHANNEL_SETS[13]},
     **{name: Channel(group, group not in FOR_PARTICIPATORY) for group, names in GROUPS.items() for name in names},
-    "text_detected": Channel("text", costly=True),
+    "text_detected": Channel("text"),  # costly, so in no set: only who names it pays for it
 }
 """Every registered channel by its name."""
 
