@@ -36,7 +36,7 @@ from arr_coc.evaluation.report.pages import (
     to_html,
     to_markdown,
 )
-from arr_coc.evaluation.report.plots import every_pareto, few_of, frontier, pareto
+from arr_coc.evaluation.report.plots import few_of, frontier, pareto
 from arr_coc.evaluation.report.results import (
     FIELD,
     Answers,
@@ -275,7 +275,7 @@ def test_a_few_lines_are_named_and_the_appendix_has_all():
     best = [("fastv", "dense"), ("divprune", "dense"), ("visionzip", "dense")]
     assert few_of(entries) == [*ours, *best, ("downsampling", "dense")]
     assert few_of(entries_of(rows[:1])) == [("mmtok", "dense")]
-    few, every = (make(entries, labels_of(entries), entries[0].place) for make in (pareto, every_pareto))
+    few, every = (pareto(entries, labels_of(entries), entries[0].place, every) for every in (False, True))
     kinds = ("tokens", "time")
     assert [picture.name for picture in few.pictures] == [f"pareto-scenes-512px-{kind}.png" for kind in kinds]
     assert [picture.name for picture in every.pictures] == [f"pareto-all-scenes-512px-{kind}.png" for kind in kinds]

@@ -30,7 +30,7 @@ from arr_coc.evaluation.report.pages import (
     share,
     table,
 )
-from arr_coc.evaluation.report.plots import every_pareto, pareto
+from arr_coc.evaluation.report.plots import pareto
 from arr_coc.evaluation.report.results import (
     FIELD,
     MAKER,
@@ -154,7 +154,7 @@ def _plot_blocks(measured: Measured) -> list[Block]:
 
 
 def _appendix_blocks(measured: Measured) -> list[Block]:
-    plots = [fold(p.label, every_pareto(here, measured.names, p)) for p, here in measured.places.items()]
+    plots = [fold(p.label, pareto(here, measured.names, p, every=True)) for p, here in measured.places.items()]
     return [heading("Appendix: every method in the plots"), *plots]
 
 

@@ -26,14 +26,12 @@ Cost = Callable[[Entry], float]
 OTHERS = ("1", "2", "3", "4", "8", "P")  # marks of methods that have no look of their own
 
 
-def pareto(entries: Sequence[Entry], names: Names, place: Place) -> Block:
-    """Two plots of one place, against tokens and against time: the few lines that matter, each with its name."""
-    return side_by_side(*_pictures(entries, names, place, few_of(entries)))
+def pareto(entries: Sequence[Entry], names: Names, place: Place, every: bool = False) -> Block:
+    """Two plots of one place, against tokens and against time: the few lines that matter, each with its name.
 
-
-def every_pareto(entries: Sequence[Entry], names: Names, place: Place) -> Block:
-    """The same of every method, with a legend."""
-    return side_by_side(*_pictures(entries, names, place, None))
+    Or of `every` method, with a legend.
+    """
+    return side_by_side(*_pictures(entries, names, place, None if every else few_of(entries)))
 
 
 def few_of(entries: Sequence[Entry]) -> list[Way]:
