@@ -21,26 +21,17 @@ from transformers.utils import logging as transformers_logging
 from arr_coc.config import CONFIG_FILE, ARRCOCConfig, check_generation
 from arr_coc.files import quick_fingerprint
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen import storage
 from arr_coc.qwen.adapting import ADAPTED, has_adapted, load_adapted
 from arr_coc.qwen.family import check_family, deepstack_levels
 from arr_coc.qwen.finding import EMBEDDED, ModelNotFound, could_be_on_a_hub, not_found, resolve
 from arr_coc.qwen.processor import load_processor
 from arr_coc.qwen.sizes import limit_pixels
-from arr_coc.qwen.storage import (
-    MODEL_TYPE,
-    WEIGHTS_FILE,
-    Shape,
-    check_finite,
-    has_adapter,
-    has_base,
-    load_adapter,
-    read_shapes,
-)
 
 __all__ = ["EMBEDDED", "ModelNotFound", "resolve"]  # found here too
 
 WEIGHTS = "model*.safetensors"
-ADAPTER_PARTS = (CONFIG_FILE, WEIGHTS_FILE, "config.json")  # what is fetched of one
+ADAPTER_PARTS = (CONFIG_FILE, storage.WEIGHTS_FILE, "config.json")  # what is fetched of one
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_KEYWORDS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 MOST_SETTINGS = 2**26  # bytes of a file that holds no weights; the largest is a tokenizer of 11 MB
@@ -71,7 +62,7 @@ def check_keywords(given: dict[str, Any], device: Any, dtype: Any) -> tuple[dict
         raise ValueError("trust_remote_code=True: no code that comes with a model is run; leave it out")
     if given.pop("use_safetensors", None) is False:
         raise ValueError("use_safetensors=False: other weights than safetensors can run code; leave it out")
-    if getattr(given.pop("config", None), "model_type", MODEL_TYPE) != MODEL_TYPE:
+    if getattr(given.pop("config", None), "model_type", storage.MODEL_TYPE) != storage.MODEL_TYPE:
         raise ValueError("config: a model's settings are read from its folder or id; leave it out")
     if given.pop("output_loading_info", None):
         raise ValueError("output_loading_info: a weight that is missing is an error here; leave it out")
@@ -157,10 +148,10 @@ def find_adapter(
         if adapter is not None:
             raise ValueError(f"{Path(adapter).name}: no adapter; give the folder or the hub id that it was saved under")
         return resolve(source), None, None
-    config, layer = load_adapter(folder)
+    config, layer = storage.load_adapter(folder)
     if adapter is not None:
         return find_adapter(source)[0], config, layer
-    if has_base(folder):
+    if storage.has_base(folder):
         return resolve(source), config, layer
     if not config.base_model:
         raise ValueError(f"{folder.name}: an adapter that does not name its base_model; save it with save_base=True")
@@ -171,7 +162,7 @@ def adapter_folder(source: str | Path) -> Path | None:
     """Where an adapter lies, by its folder or hub id, from which it is fetched; None where there is none."""
     folder = Path(resolve(source))
     if folder.exists() or not could_be_on_a_hub(str(source)):
-        return folder if has_adapter(folder) else None
+        return folder if storage.has_adapter(folder) else None
     quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     try:
         found = cached_file(str(source), CONFIG_FILE, **quiet)
@@ -253,7 +244,7 @@ def load_stock(
     model.config.text_config.num_hidden_layers = depth  # shares of it are counted
     model = (model if kwargs.get("device_map") is not None else model.to(device)).eval()
     weights = {name: weight for name, weight in model.named_parameters() if not weight.is_meta}  # the rest is offloaded
-    check_finite(_shown(base), weights)
+    storage.check_finite(_shown(base), weights)
     return model
 
 
@@ -289,7 +280,7 @@ def _harmless(said: Any, key: str = "config.json") -> Any:
     return [_harmless(one, key) for one in said] if isinstance(said, list) else said
 
 
-def _check_sizes(config: Any, shapes: dict[str, Shape]) -> None:
+def _check_sizes(config: Any, shapes: dict[str, storage.Shape]) -> None:
     """A model that is larger than its files would be filled up at random: refused before it is made."""
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config)
@@ -323,7 +314,7 @@ def _shown(base: str) -> str:
     return base if base.count("/") == 1 and not Path(base).exists() else Path(base).name
 
 
-def _check_files(folder: Path) -> dict[str, Shape]:
+def _check_files(folder: Path) -> dict[str, storage.Shape]:
     """Shapes of all weights of a folder. What is damaged, missing or no file is refused by name."""
     if not folder.is_dir():
         return {}
@@ -338,11 +329,11 @@ def _check_files(folder: Path) -> dict[str, Shape]:
             listed = set(json.loads((folder / INDEX).read_text())["weight_map"].values())
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{INDEX}: not an index of weights ({error}); copy it again") from None
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, storage.Shape] = {}
     for name in sorted(map(str, listed)):
         if Path(name).name != name:
             raise ValueError(f"{INDEX}: {name!r} is not a file of the model's folder; copy it again")
         if not (folder / name).is_file():
             raise ValueError(f"{name}: not in the model's folder, but its index names it; copy it again")
-        shapes |= read_shapes(folder / name)
+        shapes |= storage.read_shapes(folder / name)
     return shapes

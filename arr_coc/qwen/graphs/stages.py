@@ -12,18 +12,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from arr_coc.qwen.graphs import forward
 from arr_coc.qwen.graphs.choosing import as_judgement, as_tensors, choose_padded, judge_seen, see_canvas, tables_of
-from arr_coc.qwen.graphs.forward import (
-    Heard,
-    StaticCache,
-    axis_of_frequency,
-    last_hidden,
-    places_of,
-    prefill,
-    read_first,
-    see,
-    step,
-)
 from arr_coc.qwen.graphs.layout import PaddedSequences
 from arr_coc.qwen.graphs.recording import Function, Recording, Recordings, Tensors
 from arr_coc.qwen.vision import Grid, glance_grid, glance_maps
@@ -44,7 +34,7 @@ def fused(function: Function, tensors: Tensors) -> Function:
 
 def _laid_out(t: Tensors, policy: str) -> tuple[Tensor, ...]:
     """Ids, slots, positions and lengths of padded prompts, and their visual tokens, as the forwards take them."""
-    places_3BM = places_of(t["base"], t["visual"], t["cells"], t["widths"], policy)
+    places_3BM = forward.places_of(t["base"], t["visual"], t["cells"], t["widths"], policy)
     return t["ids"], t["visual"], places_3BM, t["lengths"], t["features"]
 
 
@@ -55,9 +45,9 @@ class Stages:
         self.model, self.recordings, self.compiled = model, recordings, compiled
         self.visual = model.model.visual
         self.device = model.lm_head.weight.device
-        axes = axis_of_frequency(model.model.language_model.rotary_emb)
+        axes = forward.axis_of_frequency(model.model.language_model.rotary_emb)
         self.axis_f = torch.tensor(axes, device=self.device)
-        self._caches: WeakValueDictionary[tuple[int, int], StaticCache] = WeakValueDictionary()
+        self._caches: WeakValueDictionary[tuple[int, int], forward.StaticCache] = WeakValueDictionary()
 
     def put(self, tensor: Tensor) -> Tensor:
         """To the device without waiting for it."""
@@ -80,7 +70,7 @@ class Stages:
             grid_I2 = torch.tensor([small] * images, device=self.device)
 
             def run(tensors: Tensors) -> Tensors:
-                hidden = last_hidden(self.visual, tensors["rows"], tensors["cells"], tensors["grid"])
+                hidden = forward.last_hidden(self.visual, tensors["rows"], tensors["cells"], tensors["grid"])
                 return {"maps": glance_maps(hidden, small, merge, grid)}
 
             return run, {"rows": rows_GPx.to(self.visual.dtype), "cells": cells_IK, "grid": grid_I2}
@@ -144,7 +134,7 @@ class Stages:
         cells_IK: Tensor,
         grid_I2: Tensor,
         mask_IK: Tensor | None,
-        heard: Heard | None = None,
+        heard: forward.Heard | None = None,
     ) -> Tensor:
         """Visual tokens of all slots `[E, V, D]`; the mask is left out where every slot is real."""
         given = {"rows": rows_IPx, "cells": cells_IK, "grid": grid_I2}
@@ -156,8 +146,8 @@ class Stages:
         def make() -> tuple[Function, Tensors]:
             def run(tensors: Tensors) -> Tensors:
                 own = tensors["rows"], tensors["cells"], tensors["grid"], tensors.get("mask")
-                beside = None if heard is None else Heard(*(tensors[name] for name in Heard._fields))
-                return {"features": see(self.visual, *own, beside)}
+                beside = None if heard is None else forward.Heard(*(tensors[name] for name in forward.Heard._fields))
+                return {"features": forward.see(self.visual, *own, beside)}
 
             return run, {name: one.to(self.visual.dtype) if "rows" in name else one for name, one in given.items()}
 
@@ -174,7 +164,7 @@ class Stages:
         given["places"] = self.put(layout.places(cells_V.shape[0]))
 
         def run(t: Tensors) -> Tensors:
-            attended_BM = read_first(self.model, layers, self.axis_f, *_laid_out(t, "original"))
+            attended_BM = forward.read_first(self.model, layers, self.axis_f, *_laid_out(t, "original"))
             return {"attended": attended_BM.flatten()[t["places"]]}
 
         key = ("read first", *layout.ids_BM.shape, features_EVD.shape[1], layers)
@@ -186,11 +176,11 @@ class Stages:
         placed = {name: self.put(tensor) for name, tensor in made.items()}
         return placed | {"features": features_EVD, "cells": cells_V, "widths": width_V}
 
-    def cache(self, batch: int, capacity: int) -> StaticCache:
+    def cache(self, batch: int, capacity: int) -> forward.StaticCache:
         """The cache of that size. It lives as long as a recording that uses it."""
         found = self._caches.get((batch, capacity))
         if found is None:
-            found = self._caches[batch, capacity] = StaticCache.empty(self.model, batch, capacity)
+            found = self._caches[batch, capacity] = forward.StaticCache.empty(self.model, batch, capacity)
         return found
 
     def prefill(
@@ -206,7 +196,7 @@ class Stages:
         cache = self.cache(layout.ids_BM.shape[0], capacity)
 
         def run(t: Tensors) -> Tensors:
-            logits = prefill(self.model, cache, self.axis_f, *_laid_out(t, policy))
+            logits = forward.prefill(self.model, cache, self.axis_f, *_laid_out(t, policy))
             return {"logits": logits, "token": logits.argmax(-1)}
 
         key = ("prefill", *layout.ids_BM.shape, features_EVD.shape[1], capacity, policy)
@@ -221,7 +211,7 @@ class Stages:
 
         def make() -> tuple[Function, Tensors]:
             def run(t: Tensors) -> Tensors:
-                logits = step(self.model, cache, self.axis_f, t["token"], t["position"], t["length"])
+                logits = forward.step(self.model, cache, self.axis_f, t["token"], t["position"], t["length"])
                 t["token"].copy_(logits.argmax(-1))
                 t["position"].add_(1)
                 t["length"].add_(1)
