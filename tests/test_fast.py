@@ -28,7 +28,6 @@ from arr_coc.qwen.graphs.forward import places_of
 from arr_coc.qwen.graphs.layout import plan, read_prompt
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recordings, Rerunner
 from arr_coc.qwen.graphs.rules import Picking, ids_of, picking_of, why_not, why_not_model
-from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import Layout, Request, cells_of, samples_of_images, token_types
 from arr_coc.records import Balance, Judgement
@@ -56,11 +55,6 @@ def close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool((one - other).abs().max() <= 1e-5 * other.abs().max())
 
 
-def job_of(inputs, keeps) -> Job:
-    names = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")
-    return Job(**{name: inputs[name] for name in names}, keeps=keeps)
-
-
 def plain(ours, inputs, keeps, **options):
     """New tokens and their logits by the plain path."""
     ours.fast = False
@@ -76,7 +70,7 @@ def assert_equal_paths(ours, conversations, keeps, recorder=None) -> FastRunner:
     assert tiny.varies(wanted)
     fast = FastRunner(ours.model, recorder or StrictRecorder())
     for _ in range(2):  # recorded, then from the recordings
-        made = fast.run(ours.looker(), ours.encoding, job_of(inputs, keeps), Picking(NEW, (), 0))
+        made = fast.run(ours.looker(), ours.encoding, inputs, keeps, Picking(NEW, (), 0))
         assert torch.equal(made.new_BT, wanted)
         assert close(made.first_logits_BV, logits[:, 0])
     return fast
@@ -85,7 +79,7 @@ def assert_equal_paths(ours, conversations, keeps, recorder=None) -> FastRunner:
 def assert_equal_choices(ours, conversations, keeps, **changed):
     """Kept cells and explanations of both paths; gives what the fast one made."""
     inputs = tiny.inputs(*conversations) | changed
-    made = FastRunner(ours.model).run(ours.looker(), ours.encoding, job_of(inputs, keeps), Picking(1, (), 0))
+    made = FastRunner(ours.model).run(ours.looker(), ours.encoding, inputs, keeps, Picking(1, (), 0))
     inputs.pop("mm_token_type_ids")
     for fast, slow in zip(made.images, ours.prepare(**inputs, keep=keeps).images, strict=True):
         for one, other in zip(fast, slow, strict=True):
@@ -227,7 +221,7 @@ def test_larger_buckets_change_nothing(monkeypatch, how, selector):
         monkeypatch.setattr(buckets, "BUDGETS", steps)
         monkeypatch.setattr(buckets, "TEXTS", steps)
         monkeypatch.setattr(buckets, "CAPACITIES", (steps[-1] * 3,))
-        made = FastRunner(ours.model).run(ours.looker(), ours.encoding, job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
+        made = FastRunner(ours.model).run(ours.looker(), ours.encoding, inputs, [0.4, 9], Picking(NEW, (), 0))
         assert torch.equal(made.new_BT, wanted)
         assert close(made.first_logits_BV, logits[:, 0])
 
@@ -640,7 +634,7 @@ def test_a_small_cap_costs_time_and_nothing_else():
     wanted, _ = plain(ours, inputs, [0.4, 9])
     fast = FastRunner(ours.model, most_bytes=60_000)
     for _ in range(3):
-        made = fast.run(ours.looker(), ours.encoding, job_of(inputs, [0.4, 9]), Picking(NEW, (), 0))
+        made = fast.run(ours.looker(), ours.encoding, inputs, [0.4, 9], Picking(NEW, (), 0))
         assert torch.equal(made.new_BT, wanted)
         assert fast.recordings.size <= 60_000
     assert fast.recordings.statistics.dropped > 0
@@ -651,7 +645,7 @@ def test_images_of_other_sizes_share_the_vision_and_language_recordings():
     fast = FastRunner(ours.model)
     for size in ((160, 128), (384, 320), (64, 512)):
         inputs = tiny.inputs(Conversation([tiny.picture(*size)], "what is this?"))
-        fast.run(ours.looker(), ours.encoding, job_of(inputs, [16]), Picking(NEW, (), 0))
+        fast.run(ours.looker(), ours.encoding, inputs, [16], Picking(NEW, (), 0))
     kinds = [key[0] for key in fast.recordings._kept]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         "textures": 3,

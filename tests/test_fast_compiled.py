@@ -10,7 +10,6 @@ from arr_coc import records
 from arr_coc.attending import even_rank
 from arr_coc.qwen.graphs import FastRunner
 from arr_coc.qwen.graphs.rules import Picking
-from arr_coc.qwen.graphs.runner import Job
 from arr_coc.qwen.processor import Conversation
 from arr_coc.records import constant_table
 
@@ -21,12 +20,9 @@ CPU = torch.device("cpu")
 
 def served(ours, keep, compiled: bool):
     """The cells, the new tokens, and what was recorded."""
-    names = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")
     inputs = tiny.inputs(ONE)
     runner = FastRunner(ours.model, compiled=compiled)
-    made = runner.run(
-        ours.looker(), ours.encoding, Job(**{name: inputs[name] for name in names}, keeps=[keep]), Picking(4, (), 0)
-    )
+    made = runner.run(ours.looker(), ours.encoding, inputs, [keep], Picking(4, (), 0))
     return made.images[0][0], made.new_BT
 
 

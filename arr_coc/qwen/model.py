@@ -25,7 +25,7 @@ from arr_coc.qwen.dropin import StockManners, register
 from arr_coc.qwen.eager import Prepared
 from arr_coc.qwen.graphs import rules
 from arr_coc.qwen.graphs.layout import NotFast
-from arr_coc.qwen.graphs.runner import FastResult, FastRunner, Job
+from arr_coc.qwen.graphs.runner import FastResult, FastRunner
 from arr_coc.qwen.loading import check_keywords, load_parts, local_folder, resolve, travelling
 from arr_coc.qwen.processor import check_question
 from arr_coc.qwen.request import Hints, refuse_cache, refuse_placeholders, refuse_positions
@@ -321,7 +321,7 @@ class ARRCOCQwen(Chooser, StockManners):
         if runner is None or runner.made_for != (self.model, self.device, self.compiled):
             runner = self.fast_runner = FastRunner(self.model, compiled=self.compiled)
         try:
-            served = runner.run(looker, encoding, Job.of(inputs, keeps), picking, streamer)
+            served = runner.run(looker, encoding, inputs, keeps, picking, streamer)
         except NotFast as why:
             self.tell(f"the fast path is left: {why}")
             return None

@@ -15,7 +15,7 @@ from torch import Tensor
 from arr_coc.evaluation.bench.cases import Case, Subject
 from arr_coc.qwen.graphs.recording import Statistics
 from arr_coc.qwen.graphs.rules import Picking
-from arr_coc.qwen.graphs.runner import FastRunner, Job
+from arr_coc.qwen.graphs.runner import FastRunner
 from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.timing import Stopwatch
@@ -130,11 +130,10 @@ def way_of(subject: Subject, case: Case, inputs: dict[str, Tensor]) -> Way:
 def fast_way(owner: ARRCOCQwen, case: Case, inputs: dict[str, Tensor]) -> Way:
     """The fast path, with recordings of its own."""
     looker, encoding = owner.looker(), owner.encoding
-    job = Job.of(inputs, [case.dial] * case.batch)
     runner = FastRunner(owner.model, compiled=case.mode == "compiled")
 
     def run(most: int) -> Times:
-        return runner.run(looker, encoding, job, Picking(most, (), 0)).timings_ms
+        return runner.run(looker, encoding, inputs, [case.dial] * case.batch, Picking(most, (), 0)).timings_ms
 
     def once() -> Times:
         times = run(1)

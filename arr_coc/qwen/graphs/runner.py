@@ -26,7 +26,7 @@ from arr_coc.qwen.graphs.layout import (
     read_prompt,
 )
 from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recording, Recordings, Rerunner, Tensors
-from arr_coc.qwen.graphs.rules import TENSORS, Picking, Rows
+from arr_coc.qwen.graphs.rules import Picking, Rows
 from arr_coc.qwen.graphs.stages import Stages
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.request import cells_of, find_question, samples_of_images, token_types
@@ -37,26 +37,7 @@ from arr_coc.timing import Stopwatch
 MOST_SHARE = 0.25  # of a GPU's memory, at most, for recordings
 MOST_BYTES_CPU = 2 << 30
 
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request as the processor makes it, on any device."""
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    pixel_values: Tensor
-    image_grid_thw: Tensor
-    keeps: list[Keep]  # one checked dial per row
-    question_mask: Tensor | None = None
-    images: list[Tensor] | None = None  # each as it was resized, uint8 [3, h, w]; None: looked at by its patches
-
-    @classmethod
-    def of(cls, inputs: dict[str, Any], keeps: list[Keep]) -> "Job":
-        """From what generate was given; without a mask, every token is real."""
-        given = {name: inputs.get(name) for name in TENSORS}
-        if given["attention_mask"] is None:
-            given["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        return cls(**given, keeps=keeps, images=inputs.get("original_image"))  # type: ignore[arg-type]
+Inputs = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +89,27 @@ class FastRunner:
         return self.model, self.device, self.compiled
 
     @torch.no_grad()
-    def run(self, looker: Looker, encoding: str, job: Job, picking: Picking, streamer: Any = None) -> FastResult:
-        """Answer a request. Raises NotFast, before anything was streamed, where the plain path must be taken."""
+    def run(
+        self, looker: Looker, encoding: str, inputs: Inputs, keeps: list[Keep], picking: Picking, streamer: Any = None
+    ) -> FastResult:
+        """Answer a request. Raises NotFast, before anything was streamed, where the plain path must be taken.
+
+        `inputs` are as the processor makes them, on any device; `keeps` one checked dial per row. `original_image` is
+        each image as it was resized, uint8 `[3, h, w]`; without, images are looked at by their patches.
+        """
         with self._lock, torch.autocast(self.device.type, enabled=False):
             self._check_weights(looker)
             started = time.perf_counter()
             stopwatch = Stopwatch(self.device)
-            prompt = self._read(looker, job)
-            images = None if job.images is None else [self.stages.put(image) for image in job.images]
-            asked = Asked(self.stages, looker, prompt, Pixels(self.stages.put(job.pixel_values), images))
-            chosen, shown, slots, features = self._choose_and_see(asked, encoding, job.keeps, stopwatch)
+            prompt, given = self._read(looker, inputs), inputs.get("original_image")
+            images = None if given is None else [self.stages.put(image) for image in given]
+            asked = Asked(self.stages, looker, prompt, Pixels(self.stages.put(inputs["pixel_values"]), images))
+            chosen, shown, slots, features = self._choose_and_see(asked, encoding, keeps, stopwatch)
             with stopwatch.part("prefill"):
                 layout, decoder, said = self._prefill(looker.config.position_policy, shown, slots, features, picking)
             first_logits = said["logits"].clone()
             token = said["token"] if picking.warpers is None else picking.pick(first_logits)
-            rows, sure = Rows(picking, job.input_ids.cpu(), streamer), [log_probability(first_logits, token)]
+            rows, sure = Rows(picking, inputs["input_ids"].cpu(), streamer), [log_probability(first_logits, token)]
             first = token.tolist()
             wall_ms = 1e3 * (time.perf_counter() - started)
             strategies = chosen.strategies()
@@ -148,12 +135,12 @@ class FastRunner:
             self.recordings.clear()
             self._weights = now
 
-    def _read(self, looker: Looker, job: Job) -> Prompt:
-        """The prompts on the host."""
-        config = self.model.config
-        ids, mask = job.input_ids.cpu(), job.attention_mask.cpu()
-        grids = cells_of(job.image_grid_thw.cpu(), config.vision_config.spatial_merge_size)
-        asked = job.question_mask
+    def _read(self, looker: Looker, inputs: Inputs) -> Prompt:
+        """The prompts on the host; without a mask, every token is real."""
+        config, ids, mask = self.model.config, inputs["input_ids"].cpu(), inputs.get("attention_mask")
+        mask = torch.ones_like(ids) if mask is None else mask.cpu()
+        grids = cells_of(inputs["image_grid_thw"].cpu(), config.vision_config.spatial_merge_size)
+        asked = inputs.get("question_mask")
         asked = find_question(ids, mask, config, looker.chat) if asked is None else asked.cpu()
         return read_prompt(ids, mask, asked, grids, samples_of_images(token_types(ids, config), grids))
 
