@@ -26,7 +26,7 @@ from arr_coc.qwen.compact import with_small_images
 from arr_coc.qwen.family import is_hybrid, levels_of, read_layers
 from arr_coc.qwen.language import Begun, attention_row, keys_of
 from arr_coc.qwen.memory import Memory, lasting
-from arr_coc.qwen.request import IMAGE, VIDEO, Layout, Request
+from arr_coc.qwen.request import IMAGE, VIDEO, Request
 from arr_coc.qwen.vision import Geometry, Grid
 
 
@@ -75,15 +75,15 @@ class FirstLooker:
         first = [places.index(number) for number in range(len(images))]
         glimpsed = self.glimpse([grids[n] for n in first], images, [keys[n] for n in first])
         features = [glimpsed[place] for place in places]
-        prompts = SmallPrompts(small.input_ids, small.attention_mask, positions_3RL, small.layout)
         text = self.model.config.text_config
         held = len(self.model.model.language_model.layers)  # of a front end, as many as its images want
         layers = min(held, read_layers(self.settings.layers(text.num_hidden_layers), text))
         prefixes: list[ReadPrefix | None]
         if is_hybrid(text):
-            maps, prefixes = attended_at_once(self.model, prompts, features, layers), [None] * len(small.keeps)
+            maps = attended_at_once(self.model, small, positions_3RL, features, layers)
+            prefixes = [None] * len(small.keeps)
         else:
-            maps, prefixes = attended(self.model, prompts, features, keys, layers, self.memory)
+            maps, prefixes = attended(self.model, small, positions_3RL, features, keys, layers, self.memory)
         found = zip(maps, request.layout.grids, strict=True)
         spread = [spread_over(one.unsqueeze(0), grid).flatten() for one, grid in found]
         return FirstSeen(spread, grids, features, prefixes)
@@ -111,16 +111,6 @@ class FirstLooker:
 
 
 @dataclass(frozen=True, slots=True)
-class SmallPrompts:
-    """Prompts as they are with small copies in place of the images; `positions_3RL` are M-RoPE's t, h, w."""
-
-    ids_RL: Tensor
-    mask_RL: Tensor
-    positions_3RL: Tensor
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
 class _Part:
     """A piece of one prompt, without padding."""
 
@@ -138,7 +128,8 @@ class ReadPrefix:
 
 def attended(
     model: Any,
-    prompts: SmallPrompts,
+    small: Request,
+    positions_3RL: Tensor,
     features: Sequence[tuple[Tensor, ...]],
     keys: Sequence[Hashable],
     layers: int,
@@ -148,12 +139,13 @@ def attended(
 
     Also what was made of the start of each row, None for rows without an image.
 
-    `features` are the visual tokens of each image and its DeepStack levels, `[h w, D]` each; `keys` say which images
-    are the same one: a number is a place in this call, all others are remembered. All cells of a row sum to at most 1.
+    `small` are prompts with small copies in place of the images, `positions_3RL` M-RoPE's t, h, w; `features` the
+    visual tokens of each image and its DeepStack levels, `[h w, D]` each; `keys` say which images are the same one: a
+    number is a place in this call, all others are remembered. All cells of a row sum to at most 1.
     """
-    rows = [_split(prompts, row) for row in range(prompts.ids_RL.shape[0])]
-    sample_of = prompts.layout.sample_of
-    of_row = [prompts.layout.in_order(row) for row in range(len(rows))]
+    layout = small.layout
+    rows = [_split(small, positions_3RL, row) for row in range(small.input_ids.shape[0])]
+    of_row = [layout.in_order(row) for row in range(len(rows))]
     asked = [row for row, images in enumerate(of_row) if images]
     names = {row: (tuple(rows[row][0].ids_S.tolist()), tuple(keys[n] for n in of_row[row]), layers) for row in asked}
     states: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
@@ -178,12 +170,12 @@ def attended(
     found: dict[int, Tensor] = {}
     for row, attended_P in zip(asked, attended_RP, strict=True):
         prefix = rows[row][0].ids_S
-        grids = [prompts.layout.grids[image] for image in of_row[row]]
+        grids = [layout.grids[image] for image in of_row[row]]
         seen = attended_P[: prefix.shape[0]][_shows(prefix, model.config)]
         cells = seen.split([height * width for height, width in grids])
         found |= {image: one.view(grid) for image, one, grid in zip(of_row[row], cells, grids, strict=True)}
     starts = [ReadPrefix(rows[row][0], states[names[row]]) if images else None for row, images in enumerate(of_row)]
-    return [found[image] for image in range(len(sample_of))], starts
+    return [found[image] for image in range(len(layout.sample_of))], starts
 
 
 def _shows(ids: Tensor, config: Any) -> Tensor:
@@ -192,29 +184,28 @@ def _shows(ids: Tensor, config: Any) -> Tensor:
 
 
 def attended_at_once(
-    model: Any, prompts: SmallPrompts, features: Sequence[tuple[Tensor, ...]], layers: int
+    model: Any, small: Request, positions_3RL: Tensor, features: Sequence[tuple[Tensor, ...]], layers: int
 ) -> list[Tensor]:
     """As `attended` for a model with layers that pass a state along: prompts are read whole, and nothing is remembered.
 
     The mean is over those of the first `layers` that attend.
     """
-    mask_RL = prompts.mask_RL.bool()
+    mask_RL, layout = small.attention_mask.bool(), small.layout
     last_R = (mask_RL * torch.arange(mask_RL.shape[1], device=mask_RL.device)).amax(-1)
     asks_RL = torch.zeros_like(mask_RL).scatter(1, last_R.unsqueeze(1), True)
     tokens = BaseModelOutputWithPooling(pooler_output=tuple(levels[0] for levels in features))
-    seen = vision.divided(tokens, prompts.layout.images)
-    sequence = {"input_ids": prompts.ids_RL, "attention_mask": prompts.mask_RL, "position_ids": prompts.positions_3RL}
+    seen = vision.divided(tokens, layout.images)
+    sequence = {"input_ids": small.input_ids, "attention_mask": small.attention_mask, "position_ids": positions_3RL}
     found_RL = language.attended(model, {**sequence, "mm_encoder_outputs": seen}, asks_RL, layers)
-    found_N = torch.cat([found_RL[prompts.layout.types_BL == kind] for kind in (IMAGE, VIDEO)])
-    cells = found_N.split(prompts.layout.cells)
-    return [one.view(grid) for one, grid in zip(cells, prompts.layout.grids, strict=True)]
+    found_N = torch.cat([found_RL[layout.types_BL == kind] for kind in (IMAGE, VIDEO)])
+    return [one.view(grid) for one, grid in zip(found_N.split(layout.cells), layout.grids, strict=True)]
 
 
-def _split(prompts: SmallPrompts, row: int) -> tuple[_Part, _Part]:
+def _split(small: Request, positions_3RL: Tensor, row: int) -> tuple[_Part, _Part]:
     """A row without its padding: all up to its last visual token, and the rest."""
-    real = prompts.mask_RL[row].bool()
-    ids, positions_3S = prompts.ids_RL[row, real], prompts.positions_3RL[:, row, real]
-    visual = prompts.layout.types_BL[row, real].nonzero()
+    real = small.attention_mask[row].bool()
+    ids, positions_3S = small.input_ids[row, real], positions_3RL[:, row, real]
+    visual = small.layout.types_BL[row, real].nonzero()
     end = int(visual[-1]) + 1 if visual.numel() else 0
     end = min(end, ids.shape[0] - 1)  # the last token asks, even where it is an image's
     return _Part(ids[:end], positions_3S[:, :end]), _Part(ids[end:], positions_3S[:, end:])

@@ -55,7 +55,7 @@ class Samples:
             )
         for method, lines in self.records.items():
             made_by = {line["by"] for line in lines.values() if "by" in line}
-            if (stamp := self.stamps.get(method.split(" ")[0])) and made_by - {stamp}:
+            if (stamp := self._stamp(method)) and made_by - {stamp}:
                 raise ValueError(
                     f"{self.path} was made with other weights of {method.split(' ')[0]}: give another --out, or move it"
                 )
@@ -69,15 +69,14 @@ class Samples:
 
     def add(self, records: Sequence[Record]) -> None:
         """Write the lines of a unit, at once; lines of it that were there already are passed over."""
-        stamped = [r | self._by(r["method"]) for r in records]
+        stamped = [r | ({"by": by} if (by := self._stamp(r["method"])) else {}) for r in records]
         new = [r for r in stamped if r["question"] not in self.records.get(r["method"], {})]
         append_whole(self.path, "".join(json.dumps(record) + "\n" for record in new))
         for record in new:
             self.records.setdefault(record["method"], {})[record["question"]] = record
 
-    def _by(self, method: str) -> dict[str, str]:
-        stamp = self.stamps.get(method.split(" ")[0])
-        return {} if stamp is None else {"by": stamp}
+    def _stamp(self, method: str) -> str | None:
+        return self.stamps.get(method.split(" ")[0])
 
 
 def unit(batch: Batch, method: Method, engine: Engine) -> list[Record]:
