@@ -17,7 +17,6 @@ from arr_coc.config import ENCODINGS, settings_of
 
 FIELD_OUT = Path("out/field.json")
 STARTUP_OUT = Path("out/startup.json")
-METRICS = ("exact", "normal", "contains", "choice", "anls", "relaxed", "vqa")
 SCORES = ("answers", "evidence")
 SHAPES = ("qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b")
 AsJson = Annotated[bool, typer.Option("--json", help="Print the document instead of the table.")]
@@ -41,10 +40,7 @@ def evaluate(
     side: Annotated[typed.Numbers, typer.Option(min=96, help="px of square scenes; may be repeated.")] = None,
     questions: Annotated[int, typer.Option(min=1, help="Questions per dataset and size.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
-    metric: Annotated[
-        str | None,
-        typer.Option(help="Of files: exact, normal, contains, choice, anls, relaxed, vqa; by their kind if left out."),
-    ] = None,
+    metric: typed.Metric = None,
     prompt: Annotated[
         str | None, typer.Option(help="Behind every question of files, '' for none; what suits them if left out.")
     ] = None,
@@ -82,7 +78,7 @@ def evaluate(
         check_choice("encoding", one, ENCODINGS)
     check_choice("engine", engine, ("auto", "plain"))
     if metric is not None:
-        check_choice("metric", metric, METRICS)
+        check_choice("metric", metric, typed.METRICS)
     check_machine(device, dtype)
     check_sources(data or ())
     check_model(model, quiet)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from arr_coc.cli import typed
-from arr_coc.cli.checks import check_machine, check_model, check_sources
+from arr_coc.cli.checks import check_choice, check_machine, check_model, check_sources
 from arr_coc.cli.terminal import begin_long_run, teller
 
 RUN = Path("runs/selector")
@@ -126,7 +126,7 @@ def tune(
     ] = "scenes",
     minutes: Annotated[float, typer.Option(min=0.2, help="Time that it may take, in all.")] = 5.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
-    metric: Annotated[str | None, typer.Option(help="Of files: short, exact, anls, relaxed, vqa.")] = None,
+    metric: typed.Metric = None,
     device: typed.Device = None,
     out: Annotated[
         Path | None,
@@ -153,6 +153,8 @@ def tune(
     """
     started = time.monotonic()
     check_machine(device, "auto")
+    if metric is not None:
+        check_choice("metric", metric, typed.METRICS)
     check_sources([data])
     check_model(model, quiet)
     from arr_coc.cli.run import EXIT_INTERRUPTED

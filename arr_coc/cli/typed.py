@@ -43,6 +43,8 @@ DATA = (
     "scenes, coco:BOXES.json:IMAGES, vqa:QUESTIONS.json:ANSWERS.json:IMAGES, docvqa:FILE.json:IMAGES, "
     "chartqa:FILE.json:IMAGES or jsonl:FILE"
 )
+METRICS = ("exact", "normal", "contains", "choice", "anls", "relaxed", "vqa")
+Metric = Annotated[str | None, typer.Option(help=f"Of files: {', '.join(METRICS)}; by their kind if left out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Model = Annotated[str, typer.Option(metavar="NAME", help=f"{MODELS}.")]
 PART = 'Part KEPT: a fraction such as 0.25 or 25%, a number of tokens such as 256, or "auto".'
