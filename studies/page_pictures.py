@@ -46,13 +46,20 @@ def first(page: Page, folder: Path) -> None:
     """As it opens; parts of the page come one after the other."""
     for part in ("#image img", "#overlay img", "#heat img", "#dial input[type=range]"):
         expect(page.locator(part)).to_be_visible(timeout=WAIT)
-    expect(page.locator("#examples img")).to_have_count(9, timeout=WAIT)
+    expect(page.locator("#examples img")).to_have_count(10, timeout=WAIT)
 
 
 def answer(page: Page, folder: Path) -> None:
     page.locator("#examples button", has_text="next to the radiation").click()
     expect(page.locator("#answer textarea")).to_have_value("NAVAF", timeout=WAIT)
     answered(page)
+
+
+def clip(page: Page, folder: Path) -> None:
+    page.locator("#examples button", has_text="What goes up?").click()
+    expect(page.locator("#player video")).to_be_visible(timeout=WAIT)
+    page.wait_for_function("document.querySelector('#player video').currentTime > 0.5")
+    page.evaluate("document.querySelector('#player video').pause()")
 
 
 def failed(page: Page, folder: Path) -> None:
@@ -87,7 +94,7 @@ def microscope(page: Page, folder: Path) -> None:
     expect(page.locator("#map-3 img")).to_have_count(1, timeout=WAIT)
 
 
-MOMENTS: tuple[Act, ...] = (first, compare, microscope, answer, photograph, failed)
+MOMENTS: tuple[Act, ...] = (first, compare, microscope, answer, clip, photograph, failed)
 
 
 def photo(path: Path) -> None:

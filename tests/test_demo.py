@@ -108,6 +108,13 @@ def test_a_clip_is_answered_with_a_player_and_its_moments(models, played):
     assert "kept for relevance" in told.legend
 
 
+def test_without_pyav_a_gif_is_answered_without_a_player(models, played, monkeypatch):
+    monkeypatch.setattr("arr_coc.demo.ask.find_spec", lambda name: None)
+    *_, told = ask(models, "mini", played)
+    assert told.player is None
+    assert told.moments.width > 600
+
+
 def test_a_clip_is_looked_at_within_limits(models, tmp_path):
     """Of a long one 32 frames, of a large one so many pixels as 32 of 512 x 512 have."""
     frames = [Image.new("RGB", (640, 640), (n, 99, 0)) for n in range(80)]

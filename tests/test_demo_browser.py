@@ -489,6 +489,21 @@ def test_a_broken_video_is_one_line_in_place_and_leaves_nothing_of_the_last(visi
     expect(page.locator("#trouble")).to_be_hidden()
 
 
+def test_a_video_is_never_a_path_of_the_server(visit, tmp_path):
+    """Whatever a browser says that its upload is called."""
+    theirs = video(tmp_path / "theirs.mp4")
+    page = visit()
+    uploads = re.compile("/upload$")
+    page.route(uploads, lambda route: route.fulfill(json=[str(theirs)]))
+    upload_video(page, theirs)
+    expect(answer(page)).to_have_value("")
+    page.wait_for_timeout(2000)
+    expect(page.locator("#clip video")).to_have_count(0)
+    page.unroute(uploads)
+    page.locator("#ask").click()
+    expect(answer(page)).to_have_value("November")  # of the image that is still there
+
+
 def test_two_people_at_once_see_their_own(visit):
     first, second = visit(), visit()
     for page in (first, second):

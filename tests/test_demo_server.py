@@ -16,6 +16,7 @@ import pytest
 from demo_server import free_port, serving, started
 from gradio_client import Client, handle_file
 from PIL import Image
+from test_clips_in import moving
 
 from arr_coc.demo import scenes as worlds
 from arr_coc.demo import serving as serving_module
@@ -66,6 +67,16 @@ def test_a_question_over_http(url, sample):
         assert picture.size == (512, 512)
     assert Path(heat).is_file()
     assert "256 visual tokens" in figures
+
+
+def test_a_gif_that_moves_is_a_clip_over_http_too(url, tmp_path):
+    shown = moving(tmp_path / "a.gif", "GIF")
+    *_, player, moments = Client(url, verbose=False).predict(
+        handle_file(shown), "What moves?", 50, "mini", api_name="/ask"
+    )
+    assert Path(str(player["video"] if isinstance(player, dict) else player)).stat().st_size > 1000
+    with Image.open(moments) as picture:
+        assert picture.width > 600
 
 
 def test_only_asking_and_comparing_are_for_others(url):

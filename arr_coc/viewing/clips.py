@@ -14,22 +14,9 @@ from PIL import Image, ImageDraw
 from arr_coc.files import GENERATOR, write_whole
 from arr_coc.images.clips import Clip
 from arr_coc.qwen.answers import Answer, ImageSelection
-from arr_coc.viewing.cards import SWATCH, choice_legend, entry, headed, kept_page, rows_of, tokens_told
+from arr_coc.viewing.cards import SWATCH, choice_legend, choice_words, entry, headed, kept_page, rows_of, tokens_told
 from arr_coc.viewing.overlays import COVERED, RELEVANT, choice_overlay
-from arr_coc.viewing.paper import (
-    FAINT,
-    INK,
-    PAPER,
-    SMALL,
-    TEXT,
-    above,
-    beside,
-    fitted,
-    font,
-    padded,
-    page,
-    text_block,
-)
+from arr_coc.viewing.paper import FAINT, INK, PAPER, SMALL, TEXT, above, beside, fitted, font, padded, page, text_block
 
 WIDE = 1120  # px of a strip at most
 FRAME = 256  # px of the longer side of a frame in a strip, less where there are many
@@ -102,12 +89,10 @@ def budget_plot(choices: Sequence[ImageSelection], wide: int = WIDE) -> Image.Im
 def budget_page(choices: Sequence[ImageSelection], wide: int = WIDE) -> Image.Image:
     """The budget over time under a line that says what it shows, above its legend."""
     told = text_block("Visual tokens kept of each moment (a pair of frames):", wide, SMALL, ink=FAINT)
-    kept, covered = (sum(getattr(one, name) for one in choices) for name in ("cells_kept", "cells_covered"))
-    cuts = sum(one.cut for one in choices)
-    marks = [(RELEVANT, f"kept for relevance: {kept - covered:,}")]
-    marks += [(COVERED, f"kept for coverage, spread evenly: {covered:,}")] if covered else []
-    marks += [(CUT, f"another scene begins: {cuts}")] if cuts else []
-    legend = [entry(Image.new("RGB", SWATCH, colour), words) for colour, words in marks]
+    looks, words = {"whole": RELEVANT, "relevant": RELEVANT, "covered": COVERED, "cut": CUT}, choice_words(choices)
+    if cuts := sum(one.cut for one in choices):
+        words["cut"] = f"another scene begins: {cuts}"
+    legend = [entry(Image.new("RGB", SWATCH, looks[name]), said) for name, said in words.items() if name in looks]
     return above([told, budget_plot(choices, wide), rows_of(legend, wide)])
 
 
