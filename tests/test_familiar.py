@@ -108,15 +108,15 @@ def test_an_image_is_judged_once(mini, monkeypatch):
 
 def test_a_model_without_a_probe_says_nothing_of_pictures(mini, monkeypatch):
     monkeypatch.setattr(mini.model.config, "_name_or_path", "somewhere/else")
-    assert mini.unfamiliar(PHOTOGRAPH) == []
+    assert ARRCOCQwen(mini.model).unfamiliar(PHOTOGRAPH) == []
 
 
 @pytest.mark.parametrize("said", ['{"weight": [1, 2], "bias": 0}', '{"bias": 0}', '{"weight": "a", "bias": {}}', "[1]"])
-def test_a_damaged_probe_is_told_in_one_line(mini, monkeypatch, tmp_path, said):
+def test_a_damaged_probe_is_told_when_the_model_is_loaded(mini, monkeypatch, tmp_path, said):
     (tmp_path / PROBE).write_text(said)
     monkeypatch.setattr(mini.model.config, "_name_or_path", str(tmp_path))
     with pytest.raises(ValueError, match=r"familiar\.json: .*(copy the model again|move it away)"):
-        mini.unfamiliar(PHOTOGRAPH)
+        ARRCOCQwen(mini.model)
 
 
 def test_it_is_told_before_the_answer(capsys):

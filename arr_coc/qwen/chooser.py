@@ -20,7 +20,7 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.break_even import break_even_tokens, keep_small_whole, say_small
 from arr_coc.qwen.clips import ClipForm, read_shown
 from arr_coc.qwen.eager import Preparer
-from arr_coc.qwen.familiar import meant, picture_notices, words_notices
+from arr_coc.qwen.familiar import meant, picture_notices, probe_of, words_notices
 from arr_coc.qwen.family import check_family, deepstack_levels, read_layers
 from arr_coc.qwen.loading import check_keywords, load_parts
 from arr_coc.qwen.looking import Looker
@@ -75,6 +75,7 @@ class Chooser(nn.Module):
         self.geometry = Geometry.of(model.config.vision_config, processor)
         self.break_even, self.strict = break_even, False
         self.memory = Memory()  # of images, for further questions about them
+        self._probe = probe_of(model)
         self.impressions = Memory(1 << 20)  # of about a thousand images: whether they lie outside the model's world
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
         self._pad_id = pad_id_of(model, processor)
@@ -173,8 +174,12 @@ class Chooser(nn.Module):
             given = images if isinstance(images, (list, tuple)) else [images]
             stills: list[Any] = [one for one in given if not is_clip(one)]
             seen = [byte_tensor(one) for one in read_images(stills)] if stills else []
-        of_pictures = picture_notices(self.model, seen, self.geometry, self.impressions)
-        return of_pictures + (words_notices(self.processor.tokenizer, question) if self.processor is not None else [])
+        known = (
+            ()
+            if self._probe is None
+            else picture_notices(self.model, self._probe, seen, self.geometry, self.impressions)
+        )
+        return [*known, *(words_notices(self.processor.tokenizer, question) if self.processor is not None else [])]
 
     def _request(
         self,

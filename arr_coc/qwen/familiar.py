@@ -103,9 +103,13 @@ def words_notices(tokenizer: Any, question: str) -> list[str]:
 # ---------------------------------------------------------------- photographs
 
 
-def probe_of(model: Any) -> tuple[Tensor, float] | None:
-    """Weights `[X]` and bias of what tells photographs from what the model knows; None: it has nothing of the kind."""
-    said = read_json_object(Path(model.config._name_or_path) / PROBE)
+Probe = tuple[Tensor, float]  # weights [X] and bias of what tells photographs from what a model knows
+
+
+def probe_of(model: Any) -> Probe | None:
+    """The probe in the model's folder; None: it has none. It is read with the model, so that damage is told then."""
+    path = Path(model.config._name_or_path, PROBE) if model.config._name_or_path else None
+    said = read_json_object(path)
     if not said:
         return None
     try:
@@ -113,7 +117,7 @@ def probe_of(model: Any) -> tuple[Tensor, float] | None:
     except (KeyError, TypeError, ValueError, RuntimeError):
         weight_X, bias = torch.empty(0), 0.0
     if weight_X.shape != (model.config.vision_config.hidden_size,):
-        raise ValueError(f"{PROBE}: not for this model, or damaged; copy the model again, or take the file away")
+        raise ValueError(f"{path}: not for this model, or damaged; copy the model again, or take the file away")
     return weight_X, bias
 
 
@@ -128,14 +132,13 @@ def impression(model: Any, image_3hw: Tensor, geometry: vision.Geometry) -> Tens
     return vision.glance(model, image.unsqueeze(0), grid, geometry).mean((0, 2, 3))
 
 
-def picture_notices(model: Any, images: Sequence[Tensor], geometry: vision.Geometry, seen: Memory) -> list[str]:
+def picture_notices(
+    model: Any, probe: Probe, images: Sequence[Tensor], geometry: vision.Geometry, seen: Memory
+) -> list[str]:
     """A line where images look like photographs to a model that knows drawings alone; `seen` are impressions of others.
 
     The first question about an image pays for it, about 40 ms on two cores; later ones do not.
     """
-    probe = probe_of(model)
-    if probe is None:
-        return []
     weight_X, bias = probe
     scores = []
     for image, key in zip(images, seen.keys(images, model), strict=True):
