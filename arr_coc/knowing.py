@@ -104,12 +104,6 @@ def stands_out(pyramid: TexturePyramid) -> Tensor:
     return contrast_BHW * (gaze_BHW + READ * letters_BHW).clamp(max=1)
 
 
-def gathered(pyramid: TexturePyramid) -> Tensor:
-    """How much more gaze the cell has that would get the most than cells have on average, `[B]`."""
-    gaze_BN = pyramid.cell_BCHW[:, pyramid.names.index("saliency")].flatten(1)
-    return gaze_BN.amax(1) / gaze_BN.mean(1).clamp(min=1e-12)
-
-
 class PerspectivalScorer(nn.Module):
     """What stands out: a small CNN (C-32-16-1) that goes down the pyramid, beside a direct reading of saliency."""
 

@@ -123,7 +123,7 @@ def test_coco_counts_and_lists_every_broken_row(tmp_path):
         "absolute": ({"id": 14, "file_name": "/secret.jpg"}, "not inside the folder"),
         "same id": ({"id": 139, "file_name": "000000000285.png"}, "duplicate id 139"),
         "no id": ({"file_name": "000000000285.png"}, "id is missing"),
-        "no name": ({"id": 15}, "is not a text"),
+        "no name": ({"id": 15}, "no image"),
         "endless name": ({"id": 16, "file_name": "x" * 5000}, "cannot be read"),
         "zero byte": ({"id": 17, "file_name": "a\0.jpg"}, "not inside the folder"),
         "no object": (17, "a int, not an object"),
@@ -313,7 +313,8 @@ def test_jsonl_counts_and_lists_every_broken_line(tmp_path):
         ({"answer": 3}, "answer is 3, not a text"),
         ({"family": {}}, "family is {}, not a text"),
         ({"hard": "yes"}, "hard is a str"),
-        ({"image": None}, "not a text"),
+        ({"image": None}, "no image"),
+        ({"image": 5}, "not a text"),
         ({"image": "2.png"}, "2.png is missing"),
         ({"image": "../2.png"}, "not inside the folder"),
         ({"image": "x/../../2.png"}, "not inside the folder"),
@@ -334,7 +335,7 @@ def test_jsonl_counts_and_lists_every_broken_line(tmp_path):
     data = read_jsonl(file, max_broken=LOOSE)
     reasons(data.broken, {f"q.jsonl:{number}": why for number, (_, why) in enumerate(bad, start=2)})
     assert len(data) == 1
-    with pytest.raises(ValueError, match=r"23 of 24 rows are broken, over max_broken=0\.01: q\.jsonl:2: not valid"):
+    with pytest.raises(ValueError, match=r"24 of 25 rows are broken, over max_broken=0\.01: q\.jsonl:2: not valid"):
         read_jsonl(file)
 
 

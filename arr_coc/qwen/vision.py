@@ -13,7 +13,7 @@ consecutive.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -150,7 +150,7 @@ def encode_dense(model: Any, pixel_values: Tensor, image_grid_thw: Tensor, last_
 
 def take(features: Any, indices: Sequence[Tensor]) -> Any:
     """Cut the stock output to the kept cells of each image; the DeepStack levels with the same indices."""
-    return _on_every_level(features, lambda image, tokens: tokens[indices[image]])
+    return _on_every_level(features, lambda level: [tokens[one] for tokens, one in zip(level, indices, strict=True)])
 
 
 def merge(features: Any, weights: Sequence[Tensor | None], indices: Sequence[Tensor]) -> Any:
@@ -159,33 +159,27 @@ def merge(features: Any, weights: Sequence[Tensor | None], indices: Sequence[Ten
     Without weights the tokens of the kept cells are taken as they are. Sums are in fp32.
     """
 
-    def merged(image: int, tokens: Tensor) -> Tensor:
-        weight = weights[image]
-        return tokens[indices[image]] if weight is None else (weight @ tokens.float()).to(tokens.dtype)
+    def merged(tokens: Tensor, weight: Tensor | None, index: Tensor) -> Tensor:
+        return tokens[index] if weight is None else (weight @ tokens.float()).to(tokens.dtype)
 
-    return _on_every_level(features, merged)
+    return _on_every_level(features, lambda level: map(merged, level, weights, indices))
 
 
 def scale(features: Any, gates: Sequence[Tensor]) -> Any:
     """Multiply each image's tokens by one number per token, on every DeepStack level."""
-    return _on_every_level(features, lambda image, tokens: tokens * gates[image].to(tokens).unsqueeze(-1))
-
-
-def _on_every_level(features: Any, change: Any) -> Any:
-    """`change(image, tokens)` for the merged tokens of each image and for those of every DeepStack level."""
-
-    def changed(level: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(change(image, tokens) for image, tokens in enumerate(level))
-
-    features.pooler_output = changed(features.pooler_output)
-    features.deepstack_features = [changed(level) for level in levels_of(features)] or None
-    return features
+    gated = [gate.unsqueeze(-1) for gate in gates]
+    return _on_every_level(features, lambda level: [x * gate.to(x) for x, gate in zip(level, gated, strict=True)])
 
 
 def repeated(features: Any, images: Sequence[int]) -> Any:
     """The stock output of images, each as often as it is named, in that order."""
-    features.pooler_output = tuple(features.pooler_output[image] for image in images)
-    features.deepstack_features = [tuple(level[image] for image in images) for level in levels_of(features)] or None
+    return _on_every_level(features, lambda level: [level[image] for image in images])
+
+
+def _on_every_level(features: Any, change: Callable[[Sequence[Tensor]], Iterable[Tensor]]) -> Any:
+    """`change` the tokens of all images: the merged ones, and those of every DeepStack level."""
+    features.pooler_output = tuple(change(features.pooler_output))
+    features.deepstack_features = [tuple(change(level)) for level in levels_of(features)] or None
     return features
 
 
