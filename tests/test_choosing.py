@@ -5,6 +5,8 @@ import tiny
 import torch
 
 from arr_coc.config import ARRCOCConfig
+from arr_coc.images.clips import Clip
+from arr_coc.images.reader import byte_tensor
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen, Chooser, vision
 from arr_coc.qwen.memory import Memory
@@ -155,6 +157,15 @@ def test_a_front_end_holds_what_choosing_needs(folder, selector, layers):
         pair = (owner.choose(tiny.picture(), ASKED, keep)[0] for owner in (part, whole))
         assert same(*pair)
     assert not hasattr(part, "ask")
+
+
+def test_a_front_end_looks_at_clips_with_the_layers_that_it_holds(folder):
+    """Of clips the whole decoder would be read; nothing is kept for want of layers."""
+    part = Chooser.from_pretrained(folder, selector="auto", break_even=0)
+    frames = torch.stack([byte_tensor(tiny.picture(seed=n)) for n in range(4)])
+    part.strict = True
+    chosen = part.choose(None, ASKED, 0.3, video=Clip(frames, (0.0, 0.5, 1.0, 1.5)))
+    assert sum(one.tokens_kept for one in chosen) == round(0.3 * sum(one.tokens_total for one in chosen))
 
 
 def test_a_front_end_that_must_read_questions_is_refused(folder, tmp_path):

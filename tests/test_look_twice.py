@@ -346,6 +346,9 @@ def test_a_cell_lends_its_attention_unless_it_is_empty():
     assert torch.allclose(sink[0, 1], torch.full((5,), 0.1))
     assert sink[0, 2, 2] == pytest.approx(1.0)
     assert torch.equal(with_neighbours(attended, torch.zeros(1, 5, 5)), torch.zeros(1, 5, 5))
+    assert torch.allclose(with_neighbours(attended, torch.ones(1, 5, 5), reach=0), attended)
+    with pytest.raises(ValueError, match="reach=-1"):
+        selector_of(reach=-1)
 
 
 # ---------------------------------------------------------------- the default

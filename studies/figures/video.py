@@ -24,13 +24,14 @@ def video_table(results: dict[str, Any]) -> str:
         cells = [words]
         for keep in ("0.1", "0.05"):
             one = found[f"{name}@{keep}"]
+            if len(cells) == 1:
+                cells.append(f"{one['questions']:,}")
             cells += [f"{one['of_full']:.1%}", f"{one['order_and_motion_of_full']:.1%}", told(one)]
         rows.append(tuple(cells))
-    heads = ("", "10 %", "order and motion", "ours ahead", "5 %", "order and motion", "ours ahead")
+    heads = ("", "questions", "10 %", "order and motion", "ours ahead", "5 %", "order and motion", "ours ahead")
     quarter = found["look_twice@0.25"]["of_full"]
-    said = (
-        f"{results['questions']} questions about {results['clips']} clips; all tokens: {found['all']['accuracy']:.1%}"
-    )
+    whole = found["all@1.0"]["accuracy"]
+    said = f"{results['questions']:,} questions about {results['clips']} clips; all tokens: {whole:.1%}"
     return "\n".join([*markdown_table(heads, rows), "", f"{said}; 25 % of them, ours: {quarter:.1%} of that."])
 
 
@@ -55,7 +56,11 @@ def steady_table(results: dict[str, Any]) -> str:
             "0.2",
             f"{pans['position_variance']:.2f}",
         ),
-        ("pans whose answer flips", "0", f"{pans['clips_whose_answer_flips']}"),
+        (
+            "pans whose answer flips (with all tokens; not with all tokens, but with ours)",
+            "0",
+            "{clips_whose_answer_flips} ({flips_with_all_tokens}; {flips_of_the_choice_alone})".format(**pans),
+        ),
         (
             f"short events, {short['questions']} questions: over 8 whole frames at equal tokens",
             "+8 points",

@@ -34,8 +34,8 @@ from studies.wide.evaluate_views import FIRST_SEED, ViewAnswerer, ViewRow, ask_v
 KEEPS = (0.25, 0.1, 0.05)
 AFTER_THE_VIT = ("look_twice_dense", "vidcom2")  # the ViT sees every cell
 ONE_BY_ONE = ("downsampling",)  # it has cells of its own, which batches know nothing of
-FEW = (*ONE_BY_ONE, "look_twice_dense")  # what is asked of fewer questions
-AT_ONCE = 21  # clips that are asked about together
+FEW = (*ONE_BY_ONE, "look_twice_dense", "uniform_frames", "evs", "random", "oracle")  # asked fewer questions
+AT_ONCE = 7  # clips that are asked about together: as many as are remembered from one share to the next
 Records = dict[str, list[dict[str, Any]]]  # of "method@keep", a row per question
 MOTION = (*TIMED, "moves", "often")  # families about order and motion
 SHORT = ("often", "comes or goes", "order")  # families whose evidence may lie between sampled frames
