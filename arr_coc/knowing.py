@@ -92,16 +92,19 @@ def with_gaze(channels: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*channel_names(channels), *LOOKED_AT)))
 
 
+def contrast(pyramid: TexturePyramid) -> Tensor:
+    """How much cells differ from what lies around them: the mean of three channels, `[B, H, W]` in [0, 1]."""
+    return torch.stack([pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in CONTRASTS], dim=1).mean(1)
+
+
 def stands_out(pyramid: TexturePyramid) -> Tensor:
     """What stands out to people, with nothing trained on the model: `[B, H, W]` in [0, 1].
 
     Where people would look at a photograph, or read, times the mean contrast with what lies around. Gaze was learned
     from photographs alone: without contrast it misses the titles of pages, without letters small print.
     """
-    channels = dict(zip(pyramid.names, pyramid.cell_BCHW.unbind(1), strict=True))
-    contrast_BHW = torch.stack([channels[name] for name in CONTRASTS], dim=1).mean(1)
-    gaze_BHW, letters_BHW = (channels[name] for name in LOOKED_AT)
-    return contrast_BHW * (gaze_BHW + READ * letters_BHW).clamp(max=1)
+    gaze_BHW, letters_BHW = (pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in LOOKED_AT)
+    return contrast(pyramid) * (gaze_BHW + READ * letters_BHW).clamp(max=1)
 
 
 class PerspectivalScorer(nn.Module):

@@ -176,11 +176,16 @@ def test_layers_are_read_together_or_one_by_one(monkeypatch):
     assert_equal_choices(wrapped(selector="look_twice"), [TWO, LARGE], ["auto", 0.2])
 
 
-def test_without_a_question_the_first_look_has_no_say():
-    asked = tiny.inputs(ONE, LARGE)["question_mask"]
-    asked[0] = 0
-    made = assert_equal_choices(wrapped(selector="look_twice"), [ONE, LARGE], [0.4, 0.2], question_mask=asked)
-    assert [image.maps["participatory"].unique().numel() > 1 for (image,) in made.images] == [False, True]
+def test_a_prompt_that_asks_nothing_is_looked_at_twice_without_recordings():
+    inputs = tiny.inputs(ONE, LARGE)
+    inputs["question_mask"][0] = 0
+    quick, plain = wrapped(selector="look_twice"), wrapped(selector="look_twice")
+    plain.fast = False
+    made = [ours.generate(**inputs, keep=0.4, max_new_tokens=NEW, do_sample=False) for ours in (quick, plain)]
+    assert torch.equal(*made)
+    assert "the fast path is left: a prompt asks nothing" in quick.notices
+    chosen = plain.choose(inputs, keep=0.4)
+    assert [image.maps["participatory"].unique().numel() > 1 for image in chosen] == [False, True]
 
 
 def test_the_small_copys_recording_does_not_overwrite_what_is_kept_of_the_image():

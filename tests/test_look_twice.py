@@ -13,6 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from arr_coc import texture
 from arr_coc.balancing import multiply
 from arr_coc.config import ARRCOCConfig, FirstLook
 from arr_coc.layer import ARRCOCLayer
@@ -292,27 +293,34 @@ def test_without_a_question_what_is_there_and_what_stands_out_decide():
 def weighed(asked, attended_HW, **other):
     """The judgement of the scene, with some of what was seen of it exchanged."""
     selector = selector_of()
-    seen = selector.seen(texture_pyramid(scene().unsqueeze(0), (8, 8), selector.channels))
+    seen = selector.seen(texture_pyramid(scene().unsqueeze(0), (8, 8), selector.channels_for(False)))
     return selector.weigh(seen | other, attended_HW.unsqueeze(0), torch.tensor([asked]))
 
 
 def test_where_something_is_asked_gaze_changes_nothing():
-    """Bit for bit: what people would look at is read, shown, and not heard."""
+    """Bit for bit, whether it was looked for or not."""
     attended, selector = torch.rand(8, 8, generator=torch.Generator().manual_seed(1)), selector_of()
-    bare = texture_pyramid(scene().unsqueeze(0), (8, 8), 13)
-    blind = selector.seen(texture_pyramid(scene().unsqueeze(0), (8, 8), selector.channels))["blind"]
-    assert torch.equal(blind[:, 0], above_ground(selector.information(bare)))
-    other = torch.stack([blind[:, 0], torch.rand(1, 8, 8)], dim=1)
+    bare = selector.judge(view_of(attended, scene()), Stopwatch())
     for gathered in (0.0, 100.0):
-        plain, changed = (
-            weighed(True, attended),
-            weighed(True, attended, blind=other, gathered=torch.tensor([gathered])),
-        )
-        assert torch.equal(plain.balance.relevance_BHW, changed.balance.relevance_BHW)
-        assert torch.equal(plain.balance.tensions_BT, changed.balance.tensions_BT)
-        assert torch.equal(plain.mass_B, changed.mass_B)
+        other = {"stands_out": torch.rand(1, 8, 8), "gathered": torch.tensor([gathered])}
+        changed = weighed(True, attended, **other)
+        assert torch.equal(bare.balance.relevance_BHW, changed.balance.relevance_BHW)
+        assert torch.equal(bare.balance.tensions_BT, changed.balance.tensions_BT)
+        assert torch.equal(bare.mass_B, changed.mass_B)
+        assert all(torch.equal(one, changed.maps[name]) for name, one in bare.maps.items())
     unasked = weighed(False, attended).balance.relevance_BHW
-    assert not torch.equal(unasked, weighed(False, attended, blind=other).balance.relevance_BHW)
+    assert not torch.equal(unasked, weighed(False, attended, **other).balance.relevance_BHW)
+
+
+def test_gaze_is_paid_for_only_where_nobody_asks(monkeypatch):
+    model, picture = tiny.wrapped(tiny.stock(), selector="look_twice"), tiny.picture(128, 128, 3)
+    monkeypatch.setitem(texture.FINE_CHANNELS, ("saliency",), None)
+    assert model.ask(picture, "What is it?", keep=0.5, max_new_tokens=1).tokens_kept == 8
+    model.strict = True
+    inputs = model.encode_question(picture, "What is it?")
+    inputs["question_mask"] = torch.zeros_like(inputs["input_ids"], dtype=torch.bool)
+    with pytest.raises(TypeError):
+        model.choose(inputs, keep=0.5)
 
 
 @pytest.mark.parametrize(("asked", "gathered", "explore"), [(False, 20.0, 0.0), (False, 4.0, 0.5), (True, 20.0, 0.5)])

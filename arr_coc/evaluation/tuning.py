@@ -27,7 +27,6 @@ from arr_coc.evaluation.field.data import scene_pictures as drawn_pictures
 from arr_coc.evaluation.field.main import Bench, FieldOptions
 from arr_coc.evaluation.field.methods import ENCODINGS, Method, build
 from arr_coc.evaluation.field.run import unit
-from arr_coc.knowing import with_gaze
 from arr_coc.qwen.familiar import is_mini
 from arr_coc.qwen.tuned import TUNED, Settings, default_settings, weights_key
 from arr_coc.selectors import PLAIN, settings_of
@@ -294,7 +293,7 @@ class Tuner:
     def _look(self, batch: Batch) -> None:
         """Evidence that all settings find, mean over the budgets that tell them apart."""
         owner, pixels = self.owner, batch.pixels()[0]
-        pyramid = texture_pyramid(pixels, batch.grid, with_gaze(owner.arr_coc_config.texture_channels))
+        pyramid = texture_pyramid(pixels, batch.grid, owner.arr_coc_config.texture_channels)
         asked_R = owner.looker().question_of(batch.request).asked_B
         evidence_RN = batch.told(True)["evidence_BHW"].flatten(1)
         budgets = [torch.full_like(batch.image_R, tokens_to_keep(keep, batch.cells) or 0) for keep in CLOSE]

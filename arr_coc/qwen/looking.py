@@ -260,19 +260,18 @@ class Looker:
         def stacked(values: Sequence[Tensor] | None) -> Tensor | None:
             return None if values is None else torch.stack([values[image] for image in members])
 
-        more: dict[str, Any] = {
-            name: torch.stack([values[image] for image in members]) for name, values in shown.more.items()
-        }
+        more: dict[str, Any] = {name: stacked(values) for name, values in shown.more.items()}
         image_B3hw = stacked(shown.pixels)
         if shown.keys is not None and image_B3hw is not None and not torch.is_grad_enabled():
+            asked = bool(question.asked_B.all())
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
-                glance_BXHW = self._glance(some, grid, stopwatch)
-                return self.selector.see(some, grid, glance_BXHW, stopwatch)
+                return self.selector.see(some, grid, self._glance(some, grid, stopwatch), stopwatch, asked)
 
-            keys, what = [shown.keys[n] for n in members], (grid, self.selector.name, weights_stamp(self.selector))
-            more["pyramid"] = self.memory.pyramid(keys, what, self.selector.channels, see)
+            keys, channels = [shown.keys[n] for n in members], self.selector.channels_for(asked)
+            what = (grid, self.selector.name, channels, weights_stamp(self.selector))
+            more["pyramid"] = self.memory.pyramid(keys, what, channels, see)
             image_B3hw = None  # nothing is left to be read from it
         return self.judge(grid, question, stopwatch, image_B3hw, stacked(shown.tokens), **more)
 

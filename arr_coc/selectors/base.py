@@ -73,7 +73,7 @@ class Selector(nn.Module, ABC):
     resizes: bool = False  # it makes the image smaller instead of dropping tokens: its allocation gives the small grids
     untrained_notice: str = ""  # what a user is told once, where it chooses for a model without a trained adapter
     tuned: dict[str, Any] = {}  # what `arr-coc tune` set it to for this model; empty where nothing was tuned
-    channels: int | tuple[str, ...] = 13  # textures that it reads, where it `sees`
+    channels: int = 13  # textures that it reads, where it `sees`
     sees: bool = False  # part of what it reads is the same for every question about an image, and `see` makes it
     gives_relevance: bool = True  # its map means relevance in [0, 1], so that weighted encoding may scale tokens by it
 
@@ -86,10 +86,22 @@ class Selector(nn.Module, ABC):
         super()._apply(fn, recurse)
         return super()._apply(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, recurse)
 
+    def channels_for(self, asked: bool) -> int | tuple[str, ...]:
+        """Textures that it reads where every row asks something, or where not."""
+        return self.channels
+
     def see(
-        self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
+        self,
+        image_B3hw: Tensor,
+        grid: tuple[int, int],
+        glance_BXHW: Tensor | None,
+        stopwatch: Stopwatch,
+        asked: bool = True,
     ) -> TexturePyramid:
-        """What does not depend on the question, to be handed to `judge` as `pyramid`; only where it `sees`."""
+        """What does not depend on the question, to be handed to `judge` as `pyramid`; only where it `sees`.
+
+        What serves only where a row asks nothing is left out where all rows ask (`asked`).
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -176,7 +188,12 @@ class ARRCOCSelector(Selector):
         return self.layer.weigh(rows, view.question, stopwatch)
 
     def see(
-        self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
+        self,
+        image_B3hw: Tensor,
+        grid: tuple[int, int],
+        glance_BXHW: Tensor | None,
+        stopwatch: Stopwatch,
+        asked: bool = True,
     ) -> TexturePyramid:
         return self.layer.see(image_B3hw, grid, glance_BXHW, stopwatch)
 

@@ -4,7 +4,7 @@ B images with one grid, R rows (a question about an image), H W grid of cells, N
 
     participatory   attention of the prompt's last token over a small copy, in the first layers of the language model
     information     entropy inside the cells of the full-size textures
-    perspectival    where people would look at the full-size textures, or read
+    perspectival    contrast in the full-size textures; where nobody asks, where people would look or read
 
 They are multiplied: what the model looks at *and* what holds something. A product removes attention that falls on empty
 ground, as the sinks of large models do, and detail that nobody asked for; a sum keeps both.
@@ -17,7 +17,7 @@ from torch import Tensor
 from arr_coc.attending import TokenAllocator
 from arr_coc.balancing import cautious, multiply
 from arr_coc.config import DEPTH, SCORERS, ARRCOCConfig, FirstLook, Timing
-from arr_coc.knowing import InformationScorer, stands_out, with_gaze
+from arr_coc.knowing import InformationScorer, contrast, stands_out, with_gaze
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, TexturePyramid
 from arr_coc.selectors.base import Selector, Tensors, View, registered
@@ -53,8 +53,8 @@ class LookTwiceSelector(Selector):
         information: float = EXPONENTS[0],
         perspectival: float = EXPONENTS[1],
         steepness: float = STEEPNESS,
-        reach: int = REACH,
         *,
+        reach: int = REACH,
         decay: float = OVER_TIME.decay,
         repeated: float = OVER_TIME.repeated,
         motion: float = OVER_TIME.motion,
@@ -68,22 +68,31 @@ class LookTwiceSelector(Selector):
         self.exponents, self.reach = (information, perspectival, EXPONENTS[2]), reach
         self.fixed_3S: Tensor  # exponents where something is asked and where not; tensions
         self.register_buffer("fixed_3S", torch.tensor([self.exponents, UNASKED, TENSIONS]), persistent=False)
-        self.channels = with_gaze(config.texture_channels)
+        self.channels = config.texture_channels
         self.information = InformationScorer(config.texture_channels)
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         pyramid = view.pyramid
         if pyramid is None:
             assert view.image_B3hw is not None
-            pyramid = self.see(view.image_B3hw, view.grid, None, stopwatch)
+            pyramid = self.see(view.image_B3hw, view.grid, None, stopwatch, bool(view.question.asked_B.all()))
         with stopwatch.part("knowing"):
             return self.judge_seen(self.seen(pyramid), view)
 
+    def channels_for(self, asked: bool) -> int | tuple[str, ...]:
+        """Learned gaze is heard only where nobody asks, and costs a third of the textures: elsewhere it is left out."""
+        return self.channels if asked else with_gaze(self.channels)
+
     def see(
-        self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
+        self,
+        image_B3hw: Tensor,
+        grid: tuple[int, int],
+        glance_BXHW: Tensor | None,
+        stopwatch: Stopwatch,
+        asked: bool = True,
     ) -> TexturePyramid:
         with stopwatch.part("texture"):
-            return texture_pyramid(image_B3hw, grid, self.channels)
+            return texture_pyramid(image_B3hw, grid, self.channels_for(asked))
 
     def judge_seen(self, seen: Tensors, view: View) -> Judgement:
         """The rest of `judge`, from what was `seen` before."""
@@ -94,20 +103,27 @@ class LookTwiceSelector(Selector):
     def seen(self, pyramid: TexturePyramid) -> Tensors:
         """Information and what stands out, for which no question is needed. Always in fp32, as all that follows."""
         with torch.autocast(pyramid.spread_B.device.type, enabled=False):
-            blind_B2HW = torch.stack([above_ground(self.information(pyramid)), stands_out(pyramid)], dim=1)
-            gaze_BN = pyramid.cell_BCHW[:, pyramid.names.index("saliency")].flatten(1)
-            gathered_B = gaze_BN.amax(1) / gaze_BN.mean(1).clamp(min=1e-12)
-        return {"blind": blind_B2HW, "spread": pyramid.spread_B, "gathered": gathered_B}
+            blind_B2HW = torch.stack([above_ground(self.information(pyramid)), contrast(pyramid)], dim=1)
+            found = {"blind": blind_B2HW, "spread": pyramid.spread_B}
+            if "saliency" in pyramid.names:
+                gaze_BN = pyramid.cell_BCHW[:, pyramid.names.index("saliency")].flatten(1)
+                found["stands_out"] = stands_out(pyramid)
+                found["gathered"] = gaze_BN.amax(1) / gaze_BN.mean(1).clamp(min=1e-12)
+        return found
 
     @torch.no_grad()
     def weigh(self, seen: Tensors, attended_RHW: Tensor, asked_R: Tensor, image_R: Tensor | None = None) -> Judgement:
         """The judgement from what was seen in images, and from where the model looked for each row."""
         with torch.autocast(attended_RHW.device.type, enabled=False):
-            blind_B2HW, spread_R, gathered_R = seen["blind"], seen["spread"], seen["gathered"]
             if image_R is not None:
-                blind_B2HW, spread_R, gathered_R = blind_B2HW[image_R], spread_R[image_R], gathered_R[image_R]
-            # Detail lies everywhere in a third of all photographs, and still people know where to look.
-            spread_R = spread_R.masked_fill(~asked_R & (gathered_R > GATHERED), torch.inf)
+                seen = {name: one[image_R] for name, one in seen.items()}
+            blind_B2HW, spread_R = seen["blind"], seen["spread"]
+            if "stands_out" in seen:  # some row asks nothing
+                gathered_R, unasked_R11 = seen["gathered"] > GATHERED, ~asked_R.view(-1, 1, 1)
+                # Detail lies everywhere in a third of all photographs, and still people know where to look.
+                spread_R = spread_R.masked_fill(~asked_R & gathered_R, torch.inf)
+                out_RHW = torch.where(unasked_R11, seen["stands_out"], blind_B2HW[:, 1])
+                blind_B2HW = torch.stack([blind_B2HW[:, 0], out_RHW], dim=1)
             asked_R1, even_RHW = asked_R.unsqueeze(-1), torch.ones_like(attended_RHW)
             wanted_RHW = torch.where(asked_R1.unsqueeze(-1), attended_RHW, even_RHW)
             asked_S, unasked_S, tensions_T = self.fixed_3S

@@ -89,7 +89,12 @@ class AlteredSelector(ARRCOCSelector):
         self.alter = alter
 
     def see(
-        self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
+        self,
+        image_B3hw: Tensor,
+        grid: tuple[int, int],
+        glance_BXHW: Tensor | None,
+        stopwatch: Stopwatch,
+        asked: bool = True,
     ) -> TexturePyramid:
         """Textures and sight."""
         pyramid = self.alter.textures(texture_pyramid(image_B3hw, grid, self.layer.texture_channels))

@@ -142,6 +142,8 @@ class FastRunner:
         grids = cells_of(inputs["image_grid_thw"].cpu(), config.vision_config.spatial_merge_size)
         asked = inputs.get("question_mask")
         asked = find_question(ids, mask, config, looker.chat) if asked is None else asked.cpu()
+        if looker.selector.first_look is not None and not asked.any(-1).all():
+            raise NotFast("a prompt asks nothing")
         return read_prompt(ids, mask, asked, grids, samples_of_images(token_types(ids, config), grids))
 
     def _choose_and_see(
