@@ -10,6 +10,7 @@ Every scorer is called as `scorer(pyramid, question)` and gives `[B, H, W]` in [
 """
 
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -80,8 +81,6 @@ class InformationScorer(nn.Module):
 
 SALIENCY = {"spectral_residual": 4.0, "colour_contrast": 4.0, "local_contrast": 4.0, "saliency": 8.0}
 """How much each saliency channel that a set has decides in an untrained scorer."""
-
-
 CONTRASTS = ("spectral_residual", "colour_contrast", "local_contrast")
 LOOKED_AT = ("saliency", "text_likelihood")
 READ = 1 / 8  # letters count as four times the mean share of gaze: more, and photographs lose; less, and titles do
@@ -89,12 +88,13 @@ READ = 1 / 8  # letters count as four times the mean share of gaze: more, and ph
 
 def with_gaze(channels: int) -> tuple[str, ...]:
     """The channels of a set, and those that `stands_out` reads besides."""
-    return tuple(dict.fromkeys((*channel_names(channels), *LOOKED_AT)))
+    return tuple(dict.fromkeys((*channel_names(channels), *CONTRASTS, *LOOKED_AT)))
 
 
-def contrast(pyramid: TexturePyramid) -> Tensor:
-    """How much cells differ from what lies around them: the mean of three channels, `[B, H, W]` in [0, 1]."""
-    return torch.stack([pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in CONTRASTS], dim=1).mean(1)
+def saliency(pyramid: TexturePyramid, names: Iterable[str] = SALIENCY) -> Tensor:
+    """What stands out by itself: the mean of those of these channels that are there, `[B, H, W]` in [0, 1]."""
+    found = [pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in names if name in pyramid.names]
+    return torch.stack(found, dim=1).mean(1)
 
 
 def stands_out(pyramid: TexturePyramid) -> Tensor:
@@ -104,7 +104,7 @@ def stands_out(pyramid: TexturePyramid) -> Tensor:
     from photographs alone: without contrast it misses the titles of pages, without letters small print.
     """
     gaze_BHW, letters_BHW = (pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in LOOKED_AT)
-    return contrast(pyramid) * (gaze_BHW + READ * letters_BHW).clamp(max=1)
+    return saliency(pyramid, CONTRASTS) * (gaze_BHW + READ * letters_BHW).clamp(max=1)
 
 
 class PerspectivalScorer(nn.Module):

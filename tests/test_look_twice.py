@@ -312,6 +312,24 @@ def test_where_something_is_asked_gaze_changes_nothing():
     assert not torch.equal(unasked, weighed(False, attended, **other).balance.relevance_BHW)
 
 
+@pytest.mark.parametrize("channels", [13, 40])
+def test_every_set_of_channels_is_read_whether_something_is_asked_or_not(channels):
+    """And what is seen for one sample does not depend on who is asked beside it."""
+    stock = tiny.stock()
+    config = ARRCOCConfig(hidden_dim=stock.config.text_config.hidden_size, texture_channels=channels)
+    model = tiny.wrapped(stock, config=config, selector="look_twice")
+    model.strict = True
+    shown = [Conversation([tiny.picture(128, 128, seed)], "what?") for seed in (3, 4)]
+    both, alone = tiny.inputs(*shown), [tiny.inputs(one) for one in shown]
+    for inputs in (both, alone[1]):
+        inputs["question_mask"][-1] = 0
+    together = model.choose(both, keep=0.5)
+    for one, inputs in zip(together, alone, strict=True):
+        (own,) = model.choose(inputs, keep=0.5)
+        assert torch.equal(one.kept, own.kept)
+        torch.testing.assert_close(dict(one.maps), dict(own.maps))
+
+
 def test_gaze_is_paid_for_only_where_nobody_asks(monkeypatch):
     model, picture = tiny.wrapped(tiny.stock(), selector="look_twice"), tiny.picture(128, 128, 3)
     monkeypatch.setitem(texture.FINE_CHANNELS, ("saliency",), None)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from arr_coc.attending import TokenAllocator
 from arr_coc.balancing import cautious, multiply
-from arr_coc.config import DEPTH, SCORERS, ARRCOCConfig, FirstLook, Timing
-from arr_coc.knowing import InformationScorer, contrast, stands_out, with_gaze
+from arr_coc.config import DEPTH, SCORERS, ARRCOCConfig, FirstLook, Timing, channel_names
+from arr_coc.knowing import InformationScorer, saliency, stands_out, with_gaze
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, TexturePyramid
 from arr_coc.selectors.base import Selector, Tensors, View, registered
@@ -103,9 +103,10 @@ class LookTwiceSelector(Selector):
     def seen(self, pyramid: TexturePyramid) -> Tensors:
         """Information and what stands out, for which no question is needed. Always in fp32, as all that follows."""
         with torch.autocast(pyramid.spread_B.device.type, enabled=False):
-            blind_B2HW = torch.stack([above_ground(self.information(pyramid)), contrast(pyramid)], dim=1)
+            own = saliency(pyramid.only(channel_names(self.channels)))
+            blind_B2HW = torch.stack([above_ground(self.information(pyramid)), own], dim=1)
             found = {"blind": blind_B2HW, "spread": pyramid.spread_B}
-            if "saliency" in pyramid.names:
+            if pyramid.names == self.channels_for(asked=False):
                 gaze_BN = pyramid.cell_BCHW[:, pyramid.names.index("saliency")].flatten(1)
                 found["stands_out"] = stands_out(pyramid)
                 found["gathered"] = gaze_BN.amax(1) / gaze_BN.mean(1).clamp(min=1e-12)
