@@ -23,7 +23,7 @@ from pyarrow import parquet
 from slow_batch import Slow, slowly
 
 from arr_coc.batch.asked import AskedRow, read_asked
-from arr_coc.batch.job import BatchJob, Desk, block_rows
+from arr_coc.batch.job import BatchJob, Desk
 from arr_coc.batch.results import Results, record_of
 from arr_coc.cli import batch, run
 from arr_coc.qwen import ARRCOCQwen
@@ -350,11 +350,3 @@ def test_rows_are_answered_as_ask_answers(tmp_path):
         for mask, image in zip(record["kept_mask"], answer.selection, strict=True):
             bits = np.unpackbits(np.frombuffer(base64.b64decode(mask), np.uint8), count=image.tokens_total)
             assert torch.equal(torch.from_numpy(bits).bool().view(image.grid), image.mask)
-
-
-@given(st.integers(1, 5000), st.integers(1, 16), st.integers(1, 64))
-def test_blocks_are_shared_evenly_and_none_is_too_large(rows, workers, most):
-    size = block_rows(rows, workers, most)
-    assert 1 <= size <= most
-    # Nobody has a block more to do than if every block were of that size, and all had the same number of them.
-    assert -(-rows // size) <= workers * -(-rows // (workers * most))

@@ -30,7 +30,7 @@ MOST_PIXELS = MOST_PIXELS_IN_ALL // 4  # of their images, but any row alone
 LONGEST_ERROR = 500  # characters
 HERE = "local"  # the address of no cluster: Ray is started on this machine, for this job
 WRITTEN_FOR = "2.60.0"  # of Ray
-BLOCK = 4  # batches that a worker is given at once, at most: of so many rows those that are alike are answered together
+BLOCK = 2  # batches that a worker is given at once: while one is answered, images of the next are read
 
 Answer = Callable[[Iterable[AskedRow]], Iterable[Record]]
 
@@ -180,10 +180,10 @@ class Cluster:
 
     def answer(self, rows: Iterable[AskedRow]) -> Iterator[Record]:
         """The record of every row, as blocks of them are answered."""
-        data, items = self.ray.data, [{"row": json.dumps(asdict(row))} for row in rows]
+        data, size = self.ray.data, BLOCK * self.job.batch
+        items = [{"row": json.dumps(asdict(row))} for row in rows]
         if not items:
             return
-        size = block_rows(len(items), self.workers, BLOCK * self.job.batch)
         each: dict[str, Any] = {"num_gpus": 1} if self.gpus else {"num_cpus": 1}
         answered = (
             data.from_items(items)
@@ -202,9 +202,3 @@ class Cluster:
 
     def close(self) -> None:
         self.ray.shutdown()
-
-
-def block_rows(rows: int, workers: int, most: int) -> int:
-    """Rows of a block, at most so many: as large as leaves every worker the same number of blocks."""
-    blocks = workers * -(-rows // (workers * most))
-    return -(-rows // blocks)
