@@ -39,8 +39,8 @@ def watch_peak(device: torch.device) -> Iterator[dict[str, float]]:
     On CUDA what tensors held at most; on a CPU the process's resident memory, where the system tells.
     """
     peak: dict[str, float] = {}
+    gc.collect()  # what goes meanwhile would be taken from what comes
     if device.type == "cuda":
-        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device) / MEGABYTE
