@@ -106,6 +106,24 @@ def test_an_image_is_judged_once(mini, monkeypatch):
         mini.unfamiliar(Image.new("RGB", (64, 64)))
 
 
+def test_a_glance_of_the_selector_judges_as_well(mini, monkeypatch):
+    """What is left by a choice differs little from what is made for it, so that an answer pays for one glance only."""
+    pictures = [np.array(Image.open(PHOTOGRAPH).crop((0, 0, 512, 512 + 96 * n))) for n in range(2)]
+    pictures += [draw_scene(make_scene(seed, "seen", (512 + 256 * seed, 640))) for seed in range(3)]
+    inputs = [mini.encode_question(Image.fromarray(np.array(pixels)), "What colour is it?") for pixels in pictures]
+    weight_X, bias = mini._probe
+    for one in inputs:
+        image = one["original_image"][0]
+        (key,) = mini.impressions.keys([image], mini.model.model)
+        assert mini.impressions.get(key) is None
+        mini.choose(one, keep=0.25)
+        left = mini.impressions.get(key)[0] @ weight_X + bias
+        own = familiar.impression(mini.model, image, mini.geometry) @ weight_X + bias
+        assert abs(left - own) < 0.5, "drawings are about 6 under a photograph"
+    monkeypatch.setattr(familiar, "impression", None)  # nothing looks again
+    assert [bool(mini.unfamiliar(one)) for one in inputs] == [True, True, False, False, False]
+
+
 def test_a_model_without_a_probe_says_nothing_of_pictures(mini, monkeypatch):
     monkeypatch.setattr(mini.model.config, "_name_or_path", "somewhere/else")
     assert ARRCOCQwen(mini.model).unfamiliar(PHOTOGRAPH) == []

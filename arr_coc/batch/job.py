@@ -184,16 +184,16 @@ class Cluster:
         items = [{"row": json.dumps(asdict(row))} for row in rows]
         if not items:
             return
+        blocks = -(-len(items) // size)
         each: dict[str, Any] = {"num_gpus": 1} if self.gpus else {"num_cpus": 1}
         answered = (
-            data.from_items(items)
-            .repartition(target_num_rows_per_block=size)
-            .map_batches(
+            # So many blocks from the start: what Ray splits later goes to one worker, and the others wait for it at the end.
+            data.from_items(items, override_num_blocks=blocks).map_batches(
                 Worker,
                 fn_constructor_args=(self.job,),
                 batch_size=size,
                 batch_format="pyarrow",
-                compute=data.ActorPoolStrategy(size=min(self.workers, -(-len(items) // size))),
+                compute=data.ActorPoolStrategy(size=min(self.workers, blocks), max_tasks_in_flight_per_actor=2),
                 **each,
             )
         )

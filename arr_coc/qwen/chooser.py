@@ -81,7 +81,8 @@ class Chooser(nn.Module):
         self.break_even, self.strict = break_even, False
         self.memory = Memory()  # of images, for further questions about them
         self._probe = probe_of(model)
-        self.impressions = Memory(1 << 20)  # of about a thousand images: whether they lie outside the model's world
+        # Of about a thousand images: whether they lie outside the model's world.
+        self.impressions = None if self._probe is None else Memory(1 << 20)
         self._chat = None if processor is None else chat_tokens(processor.tokenizer)
         self._pad_id = pad_id_of(model, processor)
         self._told: dict[str, None] = {}
@@ -179,11 +180,9 @@ class Chooser(nn.Module):
             given = images if isinstance(images, (list, tuple)) else [images]
             stills: list[Any] = [one for one in given if not is_clip(one)]
             seen = [byte_tensor(one) for one in read_images(stills)] if stills else []
-        known = (
-            ()
-            if self._probe is None
-            else picture_notices(self.model, self._probe, seen, self.geometry, self.impressions)
-        )
+        known: list[str] = []
+        if self._probe is not None and self.impressions is not None:
+            known = picture_notices(self.model, self._probe, seen, self.geometry, self.impressions)
         return [*known, *(words_notices(self.processor.tokenizer, question) if self.processor is not None else [])]
 
     def _request(
@@ -248,7 +247,7 @@ class Chooser(nn.Module):
     def looker(self) -> Looker:
         """What chooses."""
         own = (self.model, self.selector, self.arr_coc_config, self.geometry, self._chat, self.training)
-        return Looker(*own, self.memory, self._pad_id, self.strict, self.clip_selector)
+        return Looker(*own, self.memory, self._pad_id, self.strict, self.clip_selector, self.impressions)
 
     def preparer(self) -> Preparer:
         """What chooses, encodes and compacts."""

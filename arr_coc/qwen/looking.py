@@ -4,9 +4,8 @@ B images with one grid, R rows (a question about an image), S samples, I images 
 question tokens, H W grid of cells, N = H * W, X width of the ViT.
 
 A product's request, a batch of an evaluation and a group of training are looked at by the same `Looker`: what a
-selector is shown (question, pixels, glance, insides), its judgement, the budgets, the choice, the explanation. The
-recorded path (`arr_coc.qwen.graphs`) has its own way of showing, and shares the rest. Images of different grids are
-grouped, never padded.
+selector is shown (question, pixels, glance, insides), its judgement, the budgets, the choice, the explanation. Only
+the recorded path (`arr_coc.qwen.graphs`) shows in its own way. Images of different grids are grouped, never padded.
 """
 
 import logging
@@ -24,6 +23,7 @@ from arr_coc.config import TENSIONS, ARRCOCConfig, FirstLook, Keep
 from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.familiar import leave_impressions
 from arr_coc.qwen.first_look import FirstLooker, FirstSeen
 from arr_coc.qwen.language import Begun
 from arr_coc.qwen.memory import Memory, weights_stamp
@@ -98,6 +98,7 @@ class Looker:
     pad_id: int = 0
     raises: bool = False  # let errors of choosing through, and nothing else of `strict`
     for_clips: Selector | None = None  # what chooses where a sample shows a clip; None: the same
+    impressions: Memory | None = None  # where glances leave what `picture_notices` reads; None: nobody does
 
     # ---------------------------------------------------------------- what is shown
 
@@ -209,10 +210,7 @@ class Looker:
         return context_grid(self.config.context, kept, grid) if self.gives_context else None
 
     def beside(self, grid: Grid, budgets: Sequence[int]) -> tuple[list[Grid | None], list[int]]:
-        """Cells of the small copies that stand in the prompt, for images of one grid, and the budgets left for windows.
-
-        None where there is no room for one.
-        """
+        """Cells of the small copies that stand in the prompt (None: no room), for one grid, and what is left for windows."""
         small = (self.selector.first_look or FirstLook()).grid(grid)
         copies = [periphery_grid(grid, small, budget) for budget in budgets]
         areas = [height * width for height, width in (copy or (0, 0) for copy in copies)]
@@ -233,8 +231,7 @@ class Looker:
     ) -> Judgement:
         """What the selector thinks of images of one grid: a row per question, each image looked at once.
 
-        `image_R` is the image of each row, None where every row has its own; `glance_BXHW` a glance that was made
-        before; `more` are other fields of the view.
+        `image_R` is the image of each row (None: its own), `glance_BXHW` was made before, `more` are fields of the view.
         """
         if glance_BXHW is None and image_B3hw is not None:
             glance_BXHW = self._glance(image_B3hw, grid, stopwatch)
@@ -263,13 +260,16 @@ class Looker:
         more: dict[str, Any] = {name: stacked(values) for name, values in shown.more.items()}
         image_B3hw = stacked(shown.pixels)
         if shown.keys is not None and image_B3hw is not None and not torch.is_grad_enabled():
-            asked = bool(question.asked_B.all())
+            asked, keys = bool(question.asked_B.all()), [shown.keys[n] for n in members]
+            channels = self.selector.channels_for(asked)
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
-                return self.selector.see(some, grid, self._glance(some, grid, stopwatch), stopwatch, asked)
+                glance_BXHW = self._glance(some, grid, stopwatch)
+                if glance_BXHW is not None:
+                    leave_impressions(self.impressions, [keys[place] for place in places], glance_BXHW, self.geometry)
+                return self.selector.see(some, grid, glance_BXHW, stopwatch, asked)
 
-            keys, channels = [shown.keys[n] for n in members], self.selector.channels_for(asked)
             what = (grid, self.selector.name, channels, weights_stamp(self.selector))
             more["pyramid"] = self.memory.pyramid(keys, what, channels, see)
             image_B3hw = None  # nothing is left to be read from it
@@ -288,9 +288,8 @@ class Looker:
     ) -> Choice:
         """Choose cells of each image, one budget per sample. If choosing fails, every token is kept, and it says why.
 
-        `foveated` leaves room for a small copy of each image in its budget.
-
-        `strict` (training) lets errors through. Mistakes of the caller are found before anything is judged.
+        `foveated` leaves room for a small copy of each image in its budget. `strict` (training) lets errors through.
+        Mistakes of the caller are found before anything is judged.
         """
         with stopwatch.part("question"):
             question = self.question_of(request)
