@@ -187,7 +187,7 @@ class Cluster:
         blocks = -(-len(items) // size)
         each: dict[str, Any] = {"num_gpus": 1} if self.gpus else {"num_cpus": 1}
         answered = (
-            # So many blocks from the start: what Ray splits later goes to one worker, and the others wait for it at the end.
+            # So many blocks from the start: what Ray splits later goes to one worker, and the others wait at the end.
             data.from_items(items, override_num_blocks=blocks).map_batches(
                 Worker,
                 fn_constructor_args=(self.job,),

@@ -210,7 +210,7 @@ class Looker:
         return context_grid(self.config.context, kept, grid) if self.gives_context else None
 
     def beside(self, grid: Grid, budgets: Sequence[int]) -> tuple[list[Grid | None], list[int]]:
-        """Cells of the small copies that stand in the prompt (None: no room), for one grid, and what is left for windows."""
+        """Cells of small copies that stand in the prompt (None: no room), for one grid, and what is left for windows."""
         small = (self.selector.first_look or FirstLook()).grid(grid)
         copies = [periphery_grid(grid, small, budget) for budget in budgets]
         areas = [height * width for height, width in (copy or (0, 0) for copy in copies)]
@@ -231,7 +231,7 @@ class Looker:
     ) -> Judgement:
         """What the selector thinks of images of one grid: a row per question, each image looked at once.
 
-        `image_R` is the image of each row (None: its own), `glance_BXHW` was made before, `more` are fields of the view.
+        `image_R` is the image of each row (None: its own), `glance_BXHW` was made before, `more` is for the view.
         """
         if glance_BXHW is None and image_B3hw is not None:
             glance_BXHW = self._glance(image_B3hw, grid, stopwatch)
