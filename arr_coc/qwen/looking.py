@@ -210,7 +210,7 @@ class Looker:
         return context_grid(self.config.context, kept, grid) if self.gives_context else None
 
     def beside(self, grid: Grid, budgets: Sequence[int]) -> tuple[list[Grid | None], list[int]]:
-        """Cells of small copies that stand in the prompt (None: no room), for one grid, and what is left for windows."""
+        """Cells of small copies that stand in the prompt (None: no room), for one grid, and what windows have left."""
         small = (self.selector.first_look or FirstLook()).grid(grid)
         copies = [periphery_grid(grid, small, budget) for budget in budgets]
         areas = [height * width for height, width in (copy or (0, 0) for copy in copies)]
