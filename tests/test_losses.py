@@ -17,6 +17,7 @@ from arr_coc.training.losses import (
     budget_targets,
     distillation_loss,
     mean_over_known,
+    order_loss,
     relevance_bce,
     relevance_mse,
     smallest_budget,
@@ -283,3 +284,41 @@ def test_a_sharper_target_asks_less_of_the_floor():
         best.append(relevance.detach())
     assert best[1][0, 0, 0] < best[0][0, 0, 0] - 0.05
     assert all(one.flatten().argmax() == 5 for one in best)
+
+
+# ---------------------------------------------------------------- which cells with evidence come first
+
+
+def test_odds_in_proportion_to_the_attention_cost_nothing():
+    target, attention = boxes((0, 0), (1, 1), (2, 2)), torch.rand(1, 4, 4)
+    odds = attention / attention.sum()
+    assert order_loss(odds / (1 + odds), target, attention).item() == pytest.approx(0, abs=1e-5)
+    assert order_loss(odds / (1 + odds), target, 1000 * attention).item() == pytest.approx(0, abs=1e-5)
+
+
+def test_the_order_by_hand():
+    """Two cells with evidence, alike in relevance, one attended to three times as much."""
+    relevance, target = torch.tensor([[[0.5, 0.5, 0.9]]]), torch.tensor([[[1.0, 1.0, 0.0]]])
+    attention = torch.tensor([[[3.0, 1.0, 96.0]]])
+    expected = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    assert order_loss(relevance, target, attention).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_order_teaches_cells_with_evidence_alone_and_finite_at_the_edges():
+    relevance = torch.tensor([[[1.0, 0.0, 0.7, 0.2]]], requires_grad=True)
+    target, attention = torch.tensor([[[1.0, 1.0, 1.0, 0.0]]]), torch.tensor([[[0.1, 0.3, 0.6, 5.0]]])
+    order_loss(relevance, target, attention).backward()
+    assert relevance.grad.isfinite().all()
+    assert relevance.grad[0, 0, 3] == 0
+    assert relevance.grad[0, 0, 2] < 0, "more relevance where more was attended to"
+
+
+def test_rows_without_known_or_attended_evidence_have_no_order():
+    relevance, attention = torch.rand(4, 4, 4), torch.rand(4, 4, 4)
+    target = boxes((0, 0), (3, 3)).repeat(4, 1, 1)
+    target[1], attention[2], target[3] = 0, 0, torch.nan
+    known = torch.tensor([True, True, True, False])
+    alone = order_loss(relevance[:1], target[:1], attention[:1])
+    assert alone > 0
+    assert torch.allclose(order_loss(relevance, target, attention, known), alone)
+    assert order_loss(relevance[1:3], target[1:3], attention[1:3]) == 0

@@ -105,6 +105,23 @@ def test_boxes_are_used_where_they_are_and_attention_where_not(model):
     assert (counts["taught"], counts["relevance"]) == (1.0, 1.0)
 
 
+def test_boxes_and_attention_together_say_which_cells_come_first(model, monkeypatch):
+    """The order has a loss and gradients of its own; without a weight for it nobody asks the teacher."""
+    group = group_of(("what?", "", ((0.0, 0.0, 80.0, 80.0),)), ("where is it?", "", None))
+    ordered, plain = settings(model, target="boxes", order=0.5), settings(model, target="boxes")
+    learner = make_learner(ordered, None, torch.device("cpu")).learner
+    found = learner(group, 0, 0.0)
+    assert float(found["order"].detach()) > 0
+    found["order"].backward()
+    assert any(bool(one.grad.abs().sum() > 0) for one in learner.layer.parameters() if one.grad is not None)
+    assert counted_rows(group, ordered)["order"] == 1.0
+    monkeypatch.setattr("arr_coc.training.step.teacher_attention", None)
+    assert "order" not in make_learner(plain, None, torch.device("cpu")).learner(group, 0, 0.0)
+    for wrong in ({"stage": 2}, {"target": "attention"}):
+        with pytest.raises(ValueError, match="inside boxes"):
+            settings(model, **{"target": "boxes", "order": 0.5, **wrong})
+
+
 def questions_alone(folder, images=6, each=3):
     """A JSONL file with images and questions and nothing else."""
     folder.mkdir()

@@ -84,6 +84,7 @@ class SelectorTrainConfig:
     iou: float = 0.5
     participatory: float = 0.5  # weight of the participatory map's own loss beside that of the whole relevance
     perspectival: float = 0.2  # weight of the perspectival map's loss: it learns what any question could be about
+    order: float = 0.0  # weight of the order of cells with evidence, after the model's attention; 0: no pass for that
     budget: float = 0.5
     too_few: float = 4.0  # how much more a budget that misses evidence costs than one that is too large
 
@@ -137,6 +138,8 @@ class SelectorTrainConfig:
         """Settings that would have no effect are refused: whoever gives them expects one."""
         if self.stage != 2 and self.strategy != "score":
             raise ValueError(f"strategy={self.strategy!r} needs answers: use it with stage 2")
+        if self.order and (self.stage == 2 or self.target == "attention"):
+            raise ValueError(f"order={self.order} is of cells inside boxes: use it in stages 1 and 3, with boxes")
         if self.stage == 2 and self.target == "attention":
             raise ValueError(f"target={self.target!r} supervises maps: use it with stage 1 or 3")
         for name in ("void_share", "reading_share"):

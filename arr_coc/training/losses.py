@@ -98,6 +98,29 @@ def soft_iou(
     return mean_over_known(loss_B, has_evidence_B, weight_B)
 
 
+def order_loss(
+    relevance_BHW: Tensor,
+    target_BHW: Tensor,
+    attention_BHW: Tensor,
+    known_B: Tensor | None = None,
+    weight_B: Tensor | None = None,
+) -> Tensor:
+    """How far the order of the cells with evidence is from the model's own attention (>= 0, any scale) to them.
+
+    A divergence over these cells alone, in nats, 0 for relevance whose odds are in proportion to the attention: which
+    come first where a budget does not hold them all. Boxes leave that open, and call them all alike. Rows without
+    evidence that was attended to are left out.
+    """
+    target_BN = _blank_unknown(target_BHW, known_B).flatten(1)
+    share_BN = (target_BN * attention_BHW.detach().float().flatten(1)).nan_to_num(0.0, 0.0, 0.0)
+    total_B1 = share_BN.sum(-1, keepdim=True)
+    share_BN = share_BN / total_B1.clamp(min=1e-12)
+    odds_BN = relevance_BHW.float().flatten(1).logit(eps=1e-6).masked_fill(target_BN == 0, -1e4)
+    loss_BN = share_BN * (share_BN.clamp(min=1e-12).log() - odds_BN.log_softmax(-1))
+    attended_B = total_B1.squeeze(-1) > 0
+    return mean_over_known(loss_BN.sum(-1), attended_B if known_B is None else attended_B & known_B.bool(), weight_B)
+
+
 # ---------------------------------------------------------------- answers
 
 

@@ -94,7 +94,8 @@ def _with_room(
         cells = json.loads((resumed / STATE).read_text()).get("config", {}).get("cells_per_batch", 0)
     base = find_base(config)
     rows = [] if examples is None else examples.rows
-    taught = config.target == "attention" or (config.target == "auto" and any(row.boxes is None for row in rows))
+    taught = config.target == "attention" or config.order > 0
+    taught |= config.target == "auto" and any(row.boxes is None for row in rows)
     planned = planner(config, base, team.device, sorted({row.image.size for row in rows}), taught)
     try:
         found, need = fit(planned, Room.here(team.device, team.count), cells, config.workers)

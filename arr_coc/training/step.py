@@ -41,14 +41,14 @@ def map_losses(
 ) -> Losses:
     """The losses of the maps, each already weighted: against boxes, and of taught rows against the teacher's attention.
 
-    `teacher_RHW` is None where no row is taught.
+    `teacher_RHW` is None where no row asks for it.
     """
     balance, taught_R = judgement.balance, taught_rows(group, config)
     counted = (group.known_R & ~taught_R, group.weight_R)
     soft_RHW = relevance_after_tensions(judgement)
     wanted_RHW = judgement.maps["participatory"]
     found: Losses = {}
-    if teacher_RHW is not None:
+    if teacher_RHW is not None and bool(taught_R.any()):
         weight_R = group.weight_R * taught_R
         for weight, map_RHW in ((config.bce, soft_RHW), (config.participatory, wanted_RHW)):
             off = weight * losses.distillation_loss(map_RHW, teacher_RHW, weight_B=weight_R)
@@ -58,6 +58,8 @@ def map_losses(
     target_RHW, positive = group.targets_RHW, config.positive_weight
     standout_RHW, stands_RHW = group.standout_BHW[group.image_R], judgement.maps["perspectival"]
     room = (balance.relevance_BHW, balance.tensions_BT[:, 0], target_RHW, layer.attending)
+    if config.order and teacher_RHW is not None:
+        found["order"] = config.order * losses.order_loss(balance.relevance_BHW, target_RHW, teacher_RHW, *counted)
     return found | {
         "relevance": config.bce * losses.relevance_bce(soft_RHW, target_RHW, positive, *counted),
         "mse": config.mse * losses.relevance_mse(soft_RHW, target_RHW, *counted),
@@ -77,7 +79,7 @@ def counted_rows(group: GridGroup, config: SelectorTrainConfig) -> dict[str, flo
     return {
         **taught,
         **dict.fromkeys(("relevance", "mse", "participatory", "perspectival"), float(known_R.sum())),
-        **dict.fromkeys(("iou", "budget"), float((known_R * (group.targets_RHW.sum((1, 2)) > 0)).sum())),
+        **dict.fromkeys(("iou", "budget", "order"), float((known_R * (group.targets_RHW.sum((1, 2)) > 0)).sum())),
         **dict.fromkeys(("answer", "right"), float(rows)),
     }
 
@@ -103,7 +105,8 @@ class MapLearner(nn.Module):
     def forward(self, group: GridGroup, seed: int, progress: float) -> Losses:
         """Losses of one group. Nothing here is drawn by chance, so `seed` and `progress` do not matter."""
         owner = self._owner[0]
-        (taught,) = taught_rows(group, self.config).nonzero(as_tuple=True)
+        asks_R = taught_rows(group, self.config) | (group.known_R & (self.config.order > 0))
+        (taught,) = asks_R.nonzero(as_tuple=True)
         teacher_RHW = None
         if len(taught):  # first: what it holds is gone before the scorers keep theirs
             teacher_RHW = torch.zeros_like(group.targets_RHW)

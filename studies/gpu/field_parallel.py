@@ -3,17 +3,22 @@
 python -m studies.gpu.field_parallel run PARTS --side 512 --questions 4000 --workers 8
 python -m studies.gpu.field_parallel run PARTS --side 512 --questions 4000 --selectors rival:path=runs/rival
 python -m studies.gpu.field_parallel sum PARTS --times ALONE/field.json --out results/field.json
+python -m studies.gpu.field_parallel sum PARTS --beside results/field.json
 
 Answers do not depend on who else runs, but times do: `--times` takes them from a run of one process. The table can be
-made on another machine than the answers; what made them stays in its "runs".
+made on another machine than the answers; what made them stays in its "runs". `--beside` keeps the rows, and the times, of
+an older table about the same questions, as where ARR-COC alone was trained again: the samples of others are gone, so
+ARR-COC is held against them by the two intervals, as if the questions were others. That finds less, never more.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +35,7 @@ from arr_coc.evaluation.field.main import (
 )
 from arr_coc.evaluation.field.methods import FIELD, REFERENCE, Method
 from arr_coc.evaluation.field.run import Samples
+from arr_coc.evaluation.statistics import holm
 from arr_coc.files import read_json_object, write_json
 from arr_coc.selectors import PLAIN
 
@@ -102,7 +108,9 @@ def method_of(key: str) -> Method:
 
 def total(asked: argparse.Namespace) -> None:
     """The table of all parts."""
-    alone = {row_key(row): row for row in read_json_object(asked.times).get("rows", [])} if asked.times else {}
+    old = read_json_object(asked.beside) if asked.beside else {}
+    timed_rows = read_json_object(asked.times).get("rows", []) if asked.times else old.get("rows", [])
+    alone = {row_key(row): row for row in timed_rows}
     report: dict[str, Any] = {"rows": [], "runs": {}}
     if asked.times:
         report["timed_runs"] = timed_runs(asked.times)
@@ -116,13 +124,45 @@ def total(asked: argparse.Namespace) -> None:
         pictures = scene_pictures(about["questions"], side, about["seed"])
         for row in bench.rows(pictures, methods, samples, {"dataset": "scenes", "side": side}).values():
             if timed := alone.get(row_key(row)):
-                row |= {"time_ms": timed["time_ms"], "memory_mb": timed["memory_mb"], "timed_n": timed["n"]}
+                row |= {
+                    "time_ms": timed["time_ms"],
+                    "memory_mb": timed["memory_mb"],
+                    "timed_n": timed.get("timed_n") or timed["n"],
+                }
             elif asked.times:
                 raise ValueError(f"no time of {row_key(row)} in {asked.times}: run it alone first")
             report["rows"].append(row)
             print(describe(row))
         report["runs"][f"{asked.out.stem}.scenes-{side}"] = about
+    if old:
+        report["runs"] = old["runs"] | {f"{name}, {REFERENCE}": about for name, about in report["runs"].items()}
+        report["rows"] = sorted([*report["rows"], *beside(old, report["rows"])], key=_in_the_old_order(old))
     write_json(asked.out, read_json_object(asked.out) | report)
+
+
+def beside(old: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of an older table that `rows` have no part in, held against the ARR-COC of `rows`."""
+    new = {row_key(row): row for row in rows}
+    kept = [dict(row) for row in old["rows"] if row_key(row) not in new and row["selector"] != REFERENCE]
+    held: list[tuple[dict[str, Any], float]] = []
+    for row in kept:
+        side, _, encoding, keep = row_key(row)
+        found = [new.get((side, REFERENCE, one, keep)) for one in (encoding, "sparse", "dense")]
+        ours = next((one for one in found if one is not None), None)
+        if ours is None or row["accuracy"] is None:
+            continue
+        if ours["n"] != row["n"]:
+            raise ValueError(f"{row_key(row)}: {row['n']} questions, and ARR-COC was asked {ours['n']}")
+        gain = row["accuracy"] - ours["accuracy"]
+        widths = [(one["ci95"][1] - one["ci95"][0]) / 2 for one in (row, ours)]
+        half = max(math.hypot(*widths), 1e-9)
+        interval = [round(gain - half, 5), round(gain + half, 5)]
+        row |= {"gain_vs_arr_coc": {"mean": round(gain, 5), "ci95": interval, "n": row["n"]}}
+        row |= {"against": f"{REFERENCE} {ours['encoding']} {ours['keep']}"}
+        held.append((row, math.erfc(abs(gain) * 1.96 / half / math.sqrt(2))))
+    for (row, _), p in zip(held, holm([p for _, p in held]), strict=True):
+        row["p_vs_arr_coc"] = round(p, 6)
+    return kept
 
 
 def timed_runs(path: Path) -> dict:
@@ -131,6 +171,11 @@ def timed_runs(path: Path) -> dict:
     if not runs:
         raise ValueError(f"{path}: no report of a run; make it with python -m studies.rival.evaluate --out {path}")
     return runs
+
+
+def _in_the_old_order(old: dict[str, Any]) -> Callable[[dict[str, Any]], int]:
+    places = {row_key(row): place for place, row in enumerate(old["rows"])}
+    return lambda row: places.get(row_key(row), len(places))
 
 
 def row_key(row: dict) -> tuple:
@@ -149,6 +194,7 @@ def main() -> None:
     parser.add_argument("--selectors", nargs="+", default=[*FIELD, PLAIN])
     parser.add_argument("--cells", type=int, default=0, help="cells of a batch; bounds the memory of each process")
     parser.add_argument("--times", type=Path, help="report of a run of one process")
+    parser.add_argument("--beside", type=Path, help="an older table, for the methods that are not in PARTS")
     parser.add_argument("--out", type=Path, default=Path("results/field.json"))
     asked = parser.parse_args()
     run(asked) if asked.what == "run" else total(asked)
