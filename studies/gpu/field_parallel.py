@@ -6,7 +6,7 @@ python -m studies.gpu.field_parallel sum PARTS --times ALONE/field.json --out re
 python -m studies.gpu.field_parallel sum PARTS --beside results/field.json
 
 Answers do not depend on who else runs, but times do: `--times` takes them from a run of one process. The table can be
-made on another machine than the answers; what made them stays in its "runs". `--beside` keeps the rows, and the times, of
+made on another machine than the answers; what made them stays in its "runs". `--beside` keeps rows, and the times, of
 an older table about the same questions, as where ARR-COC alone was trained again: the samples of others are gone, so
 ARR-COC is held against them by the two intervals, as if the questions were others. That finds less, never more.
 """
