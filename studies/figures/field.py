@@ -49,12 +49,13 @@ def field_table(results: dict[str, Any]) -> str:
     found: dict[tuple[str, str], dict[tuple[int, Any], list[float]]] = {}
     times: dict[tuple[str, str], list[float]] = {}
     counts: dict[int, int] = {}
+    ours: dict[int, int] = {}
     for row in results["rows"]:
         if row["dataset"] != "scenes" or row["selector"] == "plain" or _is_control(row):
             continue
         key = (name_of(row["selector"]) + ("*" if row["trained"] else ""), place_of(row["selector"], row["encoding"]))
         found.setdefault(key, {}).setdefault((row["side"], row["keep"]), []).append(row["accuracy"])
-        counts[row["side"]] = row["n"]
+        (ours if row["selector"] == "arr_coc" else counts)[row["side"]] = row["n"]
         if (row["side"], row["keep"]) == COLUMNS[-1]:
             times.setdefault(key, []).append(row["time_ms"]["first_token"])
     order = {label: place for place, label in enumerate(NAMES.values())}
@@ -70,6 +71,8 @@ def field_table(results: dict[str, Any]) -> str:
     plain = {row["side"]: row for row in results["rows"] if row["selector"] == "plain"}
     whole = " and ".join(f"{plain[side]['accuracy']:.1%} at {side} px" for side in sorted(plain))
     asked = " and ".join(f"{counts[side]:,} questions at {side} px" for side in sorted(counts))
+    if ours != counts:
+        asked += f" (ARR-COC {' and '.join(f'{ours[side]:,}' for side in sorted(ours))} of these)"
     (device,) = {run["device"] for run in results.get("timed_runs", results["runs"]).values()}
     machine = {"cpu": "two CPU cores", "cuda": "one GPU"}[device]
     return "\n".join(

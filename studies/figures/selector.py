@@ -147,3 +147,30 @@ def study_tables(results: dict[str, Any]) -> str:
             *markdown_table(("", "loss", "memory at its peak", "estimate"), trials),
         ]
     )
+
+
+def worlds_table(results: dict[str, Any]) -> str:
+    """Evidence found in each world: as it is, untrained, and what its policy and its blind scorers are worth."""
+    ways = (
+        "as it is",
+        "looking twice, untrained",
+        "policy at its means",
+        "without information",
+        "without perspectival",
+    )
+
+    def shown(found: dict[str, Any], way: str) -> str:
+        if way in ways[:2]:
+            return " / ".join(f"{100 * found[way][keep]['mean']:.1f}" for keep in ("0.06", "0.1", "0.25"))
+        one = found[way]["change"]["0.06"]
+        return f"{100 * one['mean']:+.1f} ({100 * one['ci95'][0]:+.1f} to {100 * one['ci95'][1]:+.1f})"
+
+    rows = [(world, *(shown(found, way) for way in ways)) for world, found in results["worlds"].items()]
+    heads = ("evidence found, %, at 6 / 10 / 25 %", *ways[:2], *(f"{way}, 6 %" for way in ways[2:]))
+    means = ", ".join(f"{name} {value:.2f}" for name, value in results["means"].items())
+    lines = [
+        *markdown_table(heads, rows),
+        "",
+        f"{results['questions']} questions of each world at {results['side']} px.",
+    ]
+    return "\n".join([*lines, f"Means of the policy: {means}."])

@@ -7,8 +7,8 @@ python -m studies.gpu.field_parallel sum PARTS --beside results/field.json
 
 Answers do not depend on who else runs, but times do: `--times` takes them from a run of one process. The table can be
 made on another machine than the answers; what made them stays in its "runs". `--beside` keeps rows, and the times, of
-an older table about the same questions, as where ARR-COC alone was trained again: the samples of others are gone, so
-ARR-COC is held against them by the two intervals, as if the questions were others. That finds less, never more.
+an older table, as where ARR-COC alone was trained anew and asked the first of the same questions: samples of others
+are gone, so it is held against them by the two intervals, as if its questions were others. That finds less, never more.
 """
 
 import argparse
@@ -151,13 +151,11 @@ def beside(old: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, An
         ours = next((one for one in found if one is not None), None)
         if ours is None or row["accuracy"] is None:
             continue
-        if ours["n"] != row["n"]:
-            raise ValueError(f"{row_key(row)}: {row['n']} questions, and ARR-COC was asked {ours['n']}")
         gain = row["accuracy"] - ours["accuracy"]
         widths = [(one["ci95"][1] - one["ci95"][0]) / 2 for one in (row, ours)]
         half = max(math.hypot(*widths), 1e-9)
         interval = [round(gain - half, 5), round(gain + half, 5)]
-        row |= {"gain_vs_arr_coc": {"mean": round(gain, 5), "ci95": interval, "n": row["n"]}}
+        row |= {"gain_vs_arr_coc": {"mean": round(gain, 5), "ci95": interval, "n": min(row["n"], ours["n"])}}
         row |= {"against": f"{REFERENCE} {ours['encoding']} {ours['keep']}"}
         held.append((row, math.erfc(abs(gain) * 1.96 / half / math.sqrt(2))))
     for (row, _), p in zip(held, holm([p for _, p in held]), strict=True):
