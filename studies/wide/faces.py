@@ -92,7 +92,7 @@ PACKAGES = (
     *("fonts-quicksand", "fonts-comfortaa", "fonts-jura", "fonts-play", "fonts-averia-sans-gwf", "fonts-radisnoir"),
     *("fonts-ebgaramond", "fonts-vollkorn", "fonts-courier-prime", "fonts-hack", "fonts-jetbrains-mono", "fonts-dosis"),
     *("fonts-inconsolata", "fonts-anonymous-pro", "fonts-yanone-kaffeesatz", "fonts-comic-neue", "fonts-humor-sans"),
-    *("fonts-tomsontalks", "fonts-lobster", "fonts-rufscript", "fonts-dancingscript", "fonts-ancient-scripts"),
+    *("fonts-tomsontalks", "fonts-lobster", "fonts-rufscript", "fonts-dancingscript", "fonts-symbola"),
     *("fonts-noto-core", "fonts-freefont-ttf", "unifont", "fonts-materialdesignicons-webfont", "fonts-font-awesome"),
     *("fonts-fork-awesome", "fonts-entypo"),
 )
