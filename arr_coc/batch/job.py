@@ -180,22 +180,23 @@ class Cluster:
 
     def answer(self, rows: Iterable[AskedRow]) -> Iterator[Record]:
         """The record of every row, as blocks of them are answered."""
+        import pyarrow
+
         data, size = self.ray.data, BLOCK * self.job.batch
-        items = [{"row": json.dumps(asdict(row))} for row in rows]
+        items = [json.dumps(asdict(row)) for row in rows]
         if not items:
             return
-        blocks = -(-len(items) // size)
+        # Whole batches from the start: Ray joins blocks of less, and what it splits later goes to one worker, so that
+        # the others wait at the end.
+        blocks = [pyarrow.table({"row": items[start : start + size]}) for start in range(0, len(items), size)]
         each: dict[str, Any] = {"num_gpus": 1} if self.gpus else {"num_cpus": 1}
-        answered = (
-            # So many blocks from the start: what Ray splits later goes to one worker, and the others wait at the end.
-            data.from_items(items, override_num_blocks=blocks).map_batches(
-                Worker,
-                fn_constructor_args=(self.job,),
-                batch_size=size,
-                batch_format="pyarrow",
-                compute=data.ActorPoolStrategy(size=min(self.workers, blocks), max_tasks_in_flight_per_actor=2),
-                **each,
-            )
+        answered = data.from_arrow(blocks).map_batches(
+            Worker,
+            fn_constructor_args=(self.job,),
+            batch_size=size,
+            batch_format="pyarrow",
+            compute=data.ActorPoolStrategy(size=min(self.workers, len(blocks)), max_tasks_in_flight_per_actor=2),
+            **each,
         )
         for table in answered.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield from map(json.loads, table["record"].to_pylist())
