@@ -8,6 +8,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -294,6 +295,29 @@ def test_a_batch_is_its_rows_on_both_paths(fast, selector):
 
 
 # ---------------------------------------------------------------- ending
+
+
+HANDS_OVER = """
+import os, threading, torch
+from arr_coc.timing import hand_over_cores
+torch.set_num_threads(2)
+def threads():
+    return len(os.listdir("/proc/self/task"))
+def reckon():
+    return torch.ones(512, 512).matmul(torch.ones(512, 512)).sum().item() + torch.arange(2.0**22).exp().min().item()
+before, first, helped = threads(), reckon(), threads()
+hand_over_cores()
+print(before, helped, threads(), reckon() == first)
+"""
+
+
+def test_a_thread_that_hands_over_keeps_no_helpers():
+    """Else the line's own thread shares the cores with helpers of the main thread, and answers at half the speed."""
+    told = subprocess.run([sys.executable, "-c", HANDS_OVER], capture_output=True, text=True, check=True).stdout
+    before, helped, after, same = told.split()
+    assert int(helped) == int(before) + 1
+    assert int(after) == int(before)
+    assert same == "True"
 
 
 def test_asked_to_end_it_finishes_what_runs(tmp_path, pictures):

@@ -20,6 +20,7 @@ from arr_coc.images.clips import Fit
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.clips import ClipForm
 from arr_coc.selectors import SELECTORS
+from arr_coc.timing import hand_over_cores
 
 MOST_LOADED = 2
 MOST_PLAYED = 2**23  # pixels of all frames of a clip that are looked at: 32 of 512 x 512
@@ -37,7 +38,9 @@ def load_model(source: str) -> ARRCOCQwen:
     logging.getLogger("arr_coc").setLevel(logging.ERROR)  # the page shows the notices itself
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    return ARRCOCQwen.from_pretrained(source, break_even=0)
+    loaded = ARRCOCQwen.from_pretrained(source, break_even=0)
+    hand_over_cores()  # every answer comes from a thread of its own
+    return loaded
 
 
 def choosable_selectors() -> list[str]:

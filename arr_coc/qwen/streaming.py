@@ -21,6 +21,7 @@ from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 from transformers.generation.streamers import BaseStreamer
 
 from arr_coc.qwen.answers import PLAIN_TEXT, Answer
+from arr_coc.timing import hand_over_cores
 
 UNSURE = 0.95  # confidence under which the eye goes back: who asks for this wants few mistakes, not few tokens
 TIMES = 2  # as many tokens with each look
@@ -161,6 +162,7 @@ def stream_text(tokenizer: Any, generate: Callable[[BaseStreamer, StoppingCriter
         finally:
             streamer.on_finalized_text("", stream_end=True)  # whatever happened, the reader must not wait for ever
 
+    hand_over_cores()
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:

@@ -12,6 +12,7 @@ from arr_coc.images.reader import MOST_PIXELS_IN_ALL
 from arr_coc.serving.engine import Engine, Finished, Ticket
 from arr_coc.serving.metrics import Metrics
 from arr_coc.serving.reading import ApiError
+from arr_coc.timing import hand_over_cores
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class Line:
         self.waiting: deque[Ticket] = deque()
         self._changed = threading.Condition()
         self._closed = self.lost = False  # lost: the device is, and with it every later answer
+        hand_over_cores()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
