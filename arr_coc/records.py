@@ -6,7 +6,7 @@ S scorers, T tensions, G channels of sight.
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 
 import torch
@@ -137,6 +137,7 @@ class Judgement:
     maps: dict[str, Tensor]  # scorer -> [B, H, W]; the weights of `balance` are in this order
     balance: Balance
     mass_B: Tensor  # what each image claims of a shared budget; comparable between images
+    rest_BHW: Tensor | None = field(default=None, kw_only=True)  # -1 to 1: claims of ruled-out cells; None: all alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class Allocation:
 
 # From the weakest claim to the strongest: the last that applies is used.
 STRATEGIES = (
-    ("relevance", "the most relevant cells; what they leave of the budget is spread evenly"),
+    ("relevance", "the most relevant cells; what they leave of the budget is spread over the others"),
     ("half_even", "the relevance map looks like noise, so half of the budget went to an even grid"),
     ("even_grid", "the relevance map points nowhere, so the cells were chosen on an even grid"),
     ("keep_all", "the budget covers every token"),

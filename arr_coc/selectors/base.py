@@ -122,7 +122,8 @@ class Selector(nn.Module, ABC):
 
     def choose(self, judgement: Judgement, k_B: Tensor) -> Allocation:
         """Exactly k cells of each image (about k where it `resizes`)."""
-        allocation: Allocation = self.allocator(judgement.balance.relevance_BHW, judgement.balance.tensions_BT, k_B)
+        balance = judgement.balance
+        allocation: Allocation = self.allocator(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.rest_BHW)
         return allocation
 
 

@@ -17,7 +17,7 @@ from arr_coc.evaluation.field.data import SPREAD
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.vision import Geometry, glance
-from arr_coc.records import Judgement, QuestionTokens, TexturePyramid
+from arr_coc.records import Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.selectors import ARRCOCSelector, View
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
@@ -171,8 +171,8 @@ class Chooser:
         balance, attending = judgement.balance, self.layer.attending
         relevance_RHW = balance.relevance_BHW
         k_R = attending.budgets(relevance_RHW, balance.tensions_BT[:, 0], [keep] * relevance_RHW.shape[0])
-        kept: Tensor = attending(relevance_RHW, balance.tensions_BT, k_R).keep_BHW.flatten(1)
-        return kept
+        allocation: Allocation = attending(relevance_RHW, balance.tensions_BT, k_R, judgement.rest_BHW)
+        return allocation.keep_BHW.flatten(1)
 
     def over(
         self, asked: Sequence[Asked], keeps: Sequence[Keep], alter: Alteration = NOTHING

@@ -341,13 +341,15 @@ def as_tensors(judgement: Judgement) -> Tensors:
         "weights": balance.weights_BS,
         "tensions": balance.tensions_BT,
         "mass": judgement.mass_B,
+        **({} if judgement.rest_BHW is None else {"rest": judgement.rest_BHW}),
         **{MAP + name: map_BHW for name, map_BHW in judgement.maps.items()},
     }
 
 
 def as_judgement(tensors: Tensors) -> Judgement:
     maps = {name.removeprefix(MAP): tensor for name, tensor in tensors.items() if name.startswith(MAP)}
-    return Judgement(maps, Balance(tensors["relevance"], tensors["weights"], tensors["tensions"]), tensors["mass"])
+    balance = Balance(tensors["relevance"], tensors["weights"], tensors["tensions"])
+    return Judgement(maps, balance, tensors["mass"], rest_BHW=tensors.get("rest"))
 
 
 def choose_padded(selector: Selector, judgement: Judgement, k_G: Tensor, slots: int) -> Tensors:
