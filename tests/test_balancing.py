@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.balancing import AdaptiveTensionBalancer, combine, map_statistics
+from arr_coc.balancing import AdaptiveTensionBalancer, combine, map_statistics, overlooked
+from arr_coc.knowing import InformationScorer
+from arr_coc.texture import texture_pyramid
 
 DIM = 24
 
@@ -50,6 +52,23 @@ def test_relevance_follows_the_weights():
     assert torch.allclose(combine(scores, torch.tensor([[1.0, 0, 0]])), scores[:, 0])
     assert torch.allclose(combine(scores, torch.tensor([[0, 0.5, 0.5]])), scores[:, 1:].mean(1))
     assert combine(scores, torch.zeros(1, 3)).isfinite().all()
+
+
+def test_the_rest_of_a_budget_is_claimed_by_what_is_quiet_and_holds_something():
+    image = torch.full((1, 3, 288, 288), 0.8)
+    noise = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0)) - 0.5
+    image[..., 0:32, 0:32] += 0.4 * noise  # what is sought: quiet
+    image[..., 128:160, 0:32] += 0.4 * noise  # another like it
+    image[..., 128:160, 128:160] = torch.tensor([0.9, 0.1, 0.1]).view(3, 1, 1)  # loud by its colour
+    image[..., 0:32, 256:288] += 1.6 * noise  # loud by its detail
+    pyramid = texture_pyramid(image.clamp(0, 1), 9)
+    relevance = torch.full((1, 9, 9), 1e-4)
+    relevance[0, 0, 0] = 0.9
+    claims = overlooked(pyramid, relevance, InformationScorer()(pyramid))[0]
+    assert claims[4, 0] > 0.1
+    assert claims[8, 8] == 0, "blank"
+    assert (claims[3:6, 3:6] == -1).all(), "loud, and what lies beside it"
+    assert claims[0, 8] == -1
 
 
 def test_weak_saliency_lowers_the_perspectival_weight(balancer):
