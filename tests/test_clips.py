@@ -119,6 +119,7 @@ def test_a_row_of_a_batch_equals_the_row_alone(selector):
         assert close(together.logits[row, -1], alone.logits[0, -1])
         for mine, its in zip(together.arr_coc.images[row], alone.arr_coc.images[0], strict=True):
             assert torch.equal(mine.kept, its.kept)
+            assert close(mine.relevance, its.relevance)
 
 
 @pytest.mark.parametrize("name", sorted(set(SELECTORS) - {"arr_coc", "look_twice"}))

@@ -237,7 +237,7 @@ def test_a_card_grows_with_what_it_says():
     assert plain.crop((18, 18, 498, 402)) == viewing.choice_overlay(image, made)
     assert choice_words([made, made]) == {
         "relevant": f"kept for relevance: {2 * (10 - made.cells_covered)}",
-        "covered": f"kept for coverage, spread evenly: {2 * made.cells_covered}",
+        "covered": f"kept for coverage: {2 * made.cells_covered}",
         "dropped": "dropped: 20",
     }
     assert choice_words([replace(made, periphery=(2, 2))])["copied"] == "seen in the small copy alone: 10"
@@ -451,7 +451,7 @@ def test_every_reason_agrees_with_the_choice(kept, explore, diversify, seed, smo
 
 def test_coverage_and_suppression_are_named():
     whys = {row["why"] for row in viewing.token_rows(selection(10, explore=0.6))}
-    assert "kept: coverage, spread evenly over the image" in whys
+    assert "kept: coverage, what relevance left of the budget" in whys
     whys = {row["why"].split(" by relevance")[-1] for row in viewing.token_rows(selection(4, diversify=1.0))}
     assert ", beside a more relevant cell" in whys
     assert {row["why"] for row in viewing.token_rows(whole())} == {"kept: all were asked for"}

@@ -68,7 +68,7 @@ class ImageSelection:
         if not covered:
             return f"the {relevant} most relevant cells" if relevant > 1 else "the most relevant cell"
         found = f"{relevant} cells are" if relevant > 1 else f"{relevant or 'no'} cell is"
-        return f"{found} relevant; the other {covered} of the budget are spread evenly, for coverage"
+        return f"{found} relevant; the other {covered} of the budget are spread over the rest, for coverage"
 
     @property
     def mask(self) -> Tensor:

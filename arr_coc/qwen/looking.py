@@ -49,6 +49,7 @@ class Shown:
     pixels: Sequence[Tensor] | None = None  # [3, h, w] in [0, 1]
     tokens: Sequence[Tensor] | None = None  # [N, D]; None where the choice comes before the vision encoder
     more: dict[str, Sequence[Tensor]] = field(default_factory=dict)  # other fields of the view
+    views: dict[bool, dict[str, list[Tensor]]] = field(default_factory=dict)  # of the first looks of images, of clips
     first: FirstSeen | None = None  # what came of the selector's first look, if it has one
     keys: Sequence[Hashable] | None = None  # what each image is known by; None where nothing is remembered of them
 
@@ -260,8 +261,8 @@ class Looker:
         more: dict[str, Any] = {name: stacked(values) for name, values in shown.more.items()}
         image_B3hw = stacked(shown.pixels)
         if shown.keys is not None and image_B3hw is not None and not torch.is_grad_enabled():
-            asked, keys = bool(question.asked_B.all()), [shown.keys[n] for n in members]
-            channels = self.selector.channels_for(asked)
+            keys = [shown.keys[n] for n in members]
+            channels = self.selector.channels_for(asked := bool(question.asked_B.all()))
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
@@ -295,12 +296,13 @@ class Looker:
             question = self.question_of(request)
         shown = self.show(request, features, begun, stopwatch)
         try:
-            looker = self.over_clips() if request.layout.clips else self
-            if looker.selector.first_look is not None:
-                assert shown.pixels is not None
-                with stopwatch.part("first look"):
-                    seen = looker.first_looker().look(request, shown.pixels, keys=shown.keys)
-                    shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, first=seen)
+            for played in {request.layout.is_played(image) for image in range(len(shown.grids))}:
+                looker = self.over_clips() if played else self
+                if looker.selector.first_look is not None:
+                    assert shown.pixels is not None
+                    with stopwatch.part("first look"):
+                        seen = looker.first_looker().look(request, shown.pixels, keys=shown.keys)
+                    shown = replace(shown, views={**shown.views, played: {"attended_BN": seen.attended}}, first=seen)
             return self._choose(shown, question, request.layout, keeps, stopwatch, foveated)
         except Exception as error:
             if self.strict or self.raises:
@@ -323,15 +325,15 @@ class Looker:
         for (grid, played, _), members in groups.items():
             samples = [layout.sample_of[image] for image in members]
             asked = QuestionTokens(question.tokens_BLD[samples], question.mask_BL[samples])
-            judgement = lookers[played]._judge_group(shown, grid, members, asked, stopwatch)
+            more = replace(shown, more={**shown.more, **shown.views.get(played, {})})
+            judgement = lookers[played]._judge_group(more, grid, members, asked, stopwatch)
             judged |= {image: (judgement, row) for row, image in enumerate(members)}
         with stopwatch.part("attending"):
             selectors = {played: looker.selector for played, looker in lookers.items()}
             k_I, judged, cuts = over_time(selectors, layout, judged, keeps, shown.pixels)
             chosen: dict[int, tuple[ImageSelection, Tensor, Tensor | None, Grid]] = {}
             for (grid, played, _), members in groups.items():
-                judgement, _ = judged[members[0]]
-                k_B = k_I[members]
+                (judgement, _), k_B = judged[members[0]], k_I[members]
                 beside: list[Grid | None] = [None] * len(members)
                 if foveated and members[0] < layout.images:
                     beside, windows = self.beside(grid, k_B.tolist())

@@ -14,7 +14,7 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.language import answer_attention
 from arr_coc.qwen.processor import text_ids
 
-KEPT_FOR_COVERAGE = "kept: coverage, spread evenly over the image"
+KEPT_FOR_COVERAGE = "kept: coverage, what relevance left of the budget"
 BY_RELEVANCE = ("relevance", "half_even")  # the allocator's strategies that follow the map
 
 
