@@ -26,7 +26,6 @@ STATISTICS = 4
 EVEN, NEARLY_EVEN = 0.65, 0.7  # spread of detail under which an image has no structure, and may have none
 SURE = 0.98  # relevance that the best cell of a structured image nearly always has
 LEAST_SCORE = 1e-3  # share of a map's peak that counts as nothing: a logarithm needs a floor
-GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
 LOUDER, LEAST_LOUD = 1.5, 0.1  # times what was found, and more, from where a cell's colour or detail is loud beside it
 WEAK_SALIENCY = 0.1  # a perspectival map whose peak stands this far above its mean counts for half
 
@@ -103,14 +102,11 @@ def cautious(balance: Balance, spread_B: Tensor) -> Balance:
     return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))
 
 
-def overlooked(pyramid: TexturePyramid, relevance_BHW: Tensor, information_BHW: Tensor) -> Tensor:
-    """What cells that were ruled out claim of the rest of a budget, `[B, H, W]` in [-1, 1], without a gradient.
+def too_loud(pyramid: TexturePyramid, relevance_BHW: Tensor) -> Tensor:
+    """Cells that are louder than what was found, in colour or detail, and those beside them: `[B, H, W]` bool.
 
-    As much as they hold above the image's ground: blank paper claims nothing. What is louder than what was found, in
-    colour or detail, and what lies beside it, claims less than nothing: it was seen, and ruled out all the same.
+    They were seen, and ruled out all the same: whatever is left of a budget has other places to look at first.
     """
-    if (shape := tuple(relevance_BHW.shape[1:])) != pyramid.grid:
-        raise ValueError(f"relevance of {shape} cells, of an image of {pyramid.grid}")
     relevance_BHW = relevance_BHW.detach()
     share_BHW = relevance_BHW / relevance_BHW.sum((1, 2), keepdim=True).clamp(min=1e-12)
     named = dict(zip(pyramid.names, pyramid.cell_BCHW.unbind(1), strict=True))
@@ -120,15 +116,4 @@ def overlooked(pyramid: TexturePyramid, relevance_BHW: Tensor, information_BHW: 
     for level_BHW in (rgb_B3HW.amax(1) - rgb_B3HW.amin(1), detail_BHW):
         found_B11 = (level_BHW * share_BHW).sum((1, 2), keepdim=True)
         loud_BHW = torch.maximum(loud_BHW, (level_BHW > LOUDER * found_B11 + LEAST_LOUD).float())
-    loud_BHW = F.max_pool2d(loud_BHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0]
-    return torch.where(loud_BHW > 0, -1.0, above_ground(information_BHW.detach()))
-
-
-def above_ground(information_BHW: Tensor) -> Tensor:
-    """Information over what the emptiest cells of the same image hold: paper and walls have grain, and say nothing.
-
-    Attention that falls on such cells is then worth nothing, however much it is.
-    """
-    sorted_BN = information_BHW.flatten(1).sort(-1).values
-    ground_B = sorted_BN[:, int(GROUND * (sorted_BN.shape[1] - 1))]
-    return (information_BHW - ground_B.view(-1, 1, 1)).clamp(min=0)
+    return F.max_pool2d(loud_BHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0] > 0

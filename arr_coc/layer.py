@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator, kept_indices
-from arr_coc.balancing import AdaptiveTensionBalancer, cautious, overlooked
+from arr_coc.balancing import AdaptiveTensionBalancer, cautious, too_loud
 from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
 from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
@@ -119,9 +119,9 @@ class ARRCOCLayer(nn.Module):
                 scores_BSHW = self.knowing(pyramid, question)
             with part("balancing"):
                 balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B)
-                maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
-                rest_BHW = overlooked(pyramid, balance.relevance_BHW, maps["information"])
-        return Judgement(maps, balance, mass_B=balance.relevance_BHW.detach().sum((1, 2)), rest_BHW=rest_BHW)
+                last_BHW = too_loud(pyramid, balance.relevance_BHW)
+        maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
+        return Judgement(maps, balance, balance.relevance_BHW.detach().sum((1, 2)), last_BHW=last_BHW)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ARRCOCLayer":
         """Moves with its model, and stays in fp32 when the model is cast: ranks of a thousand scores need it."""
@@ -148,7 +148,7 @@ class ARRCOCLayer(nn.Module):
         balance = judgement.balance
         with stopwatch.part("attending"):
             k_B = self.attending.budgets(balance.relevance_BHW.detach(), balance.tensions_BT[:, 0].detach(), keeps)
-            allocation = self.attending(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.rest_BHW)
+            allocation = self.attending(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.last_BHW)
         return self._output(vision_embeds, judgement, allocation, stopwatch)
 
     def _output(

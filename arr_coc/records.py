@@ -137,7 +137,7 @@ class Judgement:
     maps: dict[str, Tensor]  # scorer -> [B, H, W]; the weights of `balance` are in this order
     balance: Balance
     mass_B: Tensor  # what each image claims of a shared budget; comparable between images
-    rest_BHW: Tensor | None = field(default=None, kw_only=True)  # -1 to 1: claims of ruled-out cells; None: all alike
+    last_BHW: Tensor | None = field(default=None, kw_only=True)  # bool: what comes last where it is ruled out
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.balancing import AdaptiveTensionBalancer, combine, map_statistics, overlooked
-from arr_coc.knowing import InformationScorer
+from arr_coc.balancing import AdaptiveTensionBalancer, combine, map_statistics, too_loud
 from arr_coc.texture import texture_pyramid
 
 DIM = 24
@@ -54,7 +53,7 @@ def test_relevance_follows_the_weights():
     assert combine(scores, torch.zeros(1, 3)).isfinite().all()
 
 
-def test_the_rest_of_a_budget_is_claimed_by_what_is_quiet_and_holds_something():
+def test_what_is_louder_than_what_was_found_is_told_by_its_colour_and_by_its_detail():
     image = torch.full((1, 3, 288, 288), 0.8)
     noise = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0)) - 0.5
     image[..., 0:32, 0:32] += 0.4 * noise  # what is sought: quiet
@@ -64,11 +63,13 @@ def test_the_rest_of_a_budget_is_claimed_by_what_is_quiet_and_holds_something():
     pyramid = texture_pyramid(image.clamp(0, 1), 9)
     relevance = torch.full((1, 9, 9), 1e-4)
     relevance[0, 0, 0] = 0.9
-    claims = overlooked(pyramid, relevance, InformationScorer()(pyramid))[0]
-    assert claims[4, 0] > 0.1
-    assert claims[8, 8] == 0, "blank"
-    assert (claims[3:6, 3:6] == -1).all(), "loud, and what lies beside it"
-    assert claims[0, 8] == -1
+    loud = too_loud(pyramid, relevance)[0]
+    assert not loud[4, 0]
+    assert not loud[8, 8]
+    assert loud[3:6, 3:6].all(), "and what lies beside it"
+    assert loud[0, 8]
+    relevance[0, 0, 0], relevance[0, 4, 4] = 0, 0.9
+    assert not too_loud(pyramid, relevance)[0, 4, 4], "nothing is louder than itself"
 
 
 def test_weak_saliency_lowers_the_perspectival_weight(balancer):

@@ -123,7 +123,7 @@ class Selector(nn.Module, ABC):
     def choose(self, judgement: Judgement, k_B: Tensor) -> Allocation:
         """Exactly k cells of each image (about k where it `resizes`)."""
         balance = judgement.balance
-        allocation: Allocation = self.allocator(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.rest_BHW)
+        allocation: Allocation = self.allocator(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.last_BHW)
         return allocation
 
 

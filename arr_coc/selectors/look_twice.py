@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.balancing import above_ground, cautious, multiply
+from arr_coc.balancing import cautious, multiply
 from arr_coc.config import DEPTH, SCORERS, ARRCOCConfig, FirstLook, Timing, channel_names
 from arr_coc.knowing import InformationScorer, saliency, stands_out, with_gaze
 from arr_coc.layer import ARRCOCLayer
@@ -31,6 +31,7 @@ UNASKED = (0.5, 1.0, 0.0)  # where nobody asks, what is there and what stands ou
 GATHERED = 9.0  # peak over mean of gaze that gathers somewhere: 95 of 100 photographs, 1 of 6 without structure
 OVER_TIME = Timing()
 REACH, MOST_REACH = 1, 8  # cells each way whose attention a cell shares; 0: its own alone
+GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
 
 
 @registered
@@ -150,3 +151,13 @@ def with_neighbours(attended_RHW: Tensor, lending_RHW: Tensor, reach: int = REAC
     """
     lent_RHW = attended_RHW * lending_RHW / lending_RHW.amax((1, 2), keepdim=True).clamp(min=1e-12)
     return (attended_RHW * F.max_pool2d(lent_RHW.unsqueeze(1), 2 * reach + 1, stride=1, padding=reach)[:, 0]).sqrt()
+
+
+def above_ground(information_BHW: Tensor) -> Tensor:
+    """Information over what the emptiest cells of the same image hold: paper and walls have grain, and say nothing.
+
+    Attention that falls on such cells is then worth nothing, however much it is.
+    """
+    sorted_BN = information_BHW.flatten(1).sort(-1).values
+    ground_B = sorted_BN[:, int(GROUND * (sorted_BN.shape[1] - 1))]
+    return (information_BHW - ground_B.view(-1, 1, 1)).clamp(min=0)

@@ -171,7 +171,7 @@ class Chooser:
         balance, attending = judgement.balance, self.layer.attending
         relevance_RHW = balance.relevance_BHW
         k_R = attending.budgets(relevance_RHW, balance.tensions_BT[:, 0], [keep] * relevance_RHW.shape[0])
-        allocation: Allocation = attending(relevance_RHW, balance.tensions_BT, k_R, judgement.rest_BHW)
+        allocation: Allocation = attending(relevance_RHW, balance.tensions_BT, k_R, judgement.last_BHW)
         return allocation.keep_BHW.flatten(1)
 
     def over(

@@ -341,7 +341,7 @@ def as_tensors(judgement: Judgement) -> Tensors:
         "weights": balance.weights_BS,
         "tensions": balance.tensions_BT,
         "mass": judgement.mass_B,
-        **({} if judgement.rest_BHW is None else {"rest": judgement.rest_BHW}),
+        **({} if judgement.last_BHW is None else {"last": judgement.last_BHW}),
         **{MAP + name: map_BHW for name, map_BHW in judgement.maps.items()},
     }
 
@@ -349,7 +349,7 @@ def as_tensors(judgement: Judgement) -> Tensors:
 def as_judgement(tensors: Tensors) -> Judgement:
     maps = {name.removeprefix(MAP): tensor for name, tensor in tensors.items() if name.startswith(MAP)}
     balance = Balance(tensors["relevance"], tensors["weights"], tensors["tensions"])
-    return Judgement(maps, balance, tensors["mass"], rest_BHW=tensors.get("rest"))
+    return Judgement(maps, balance, tensors["mass"], last_BHW=tensors.get("last"))
 
 
 def choose_padded(selector: Selector, judgement: Judgement, k_G: Tensor, slots: int) -> Tensors:
