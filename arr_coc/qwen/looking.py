@@ -49,6 +49,7 @@ class Shown:
     pixels: Sequence[Tensor] | None = None  # [3, h, w] in [0, 1]
     tokens: Sequence[Tensor] | None = None  # [N, D]; None where the choice comes before the vision encoder
     more: dict[str, Sequence[Tensor]] = field(default_factory=dict)  # other fields of the view
+    views: dict[bool, dict[str, list[Tensor]]] = field(default_factory=dict)  # of the first looks of images, of clips
     first: FirstSeen | None = None  # what came of the selector's first look, if it has one
     keys: Sequence[Hashable] | None = None  # what each image is known by; None where nothing is remembered of them
 
@@ -197,7 +198,8 @@ class Looker:
     def first_looker(self) -> FirstLooker:
         """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
         settings = self.selector.first_look or FirstLook()
-        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id)
+        glances = self.selector.reads_glance and self.selector.first_look is not None
+        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id, glances)
 
     @property
     def gives_context(self) -> bool:
@@ -260,18 +262,18 @@ class Looker:
         more: dict[str, Any] = {name: stacked(values) for name, values in shown.more.items()}
         image_B3hw = stacked(shown.pixels)
         if shown.keys is not None and image_B3hw is not None and not torch.is_grad_enabled():
-            asked, keys = bool(question.asked_B.all()), [shown.keys[n] for n in members]
-            channels = self.selector.channels_for(asked)
+            keys, glance, cell = [shown.keys[n] for n in members], more.pop("glance_BXHW", None), self.geometry.cell
+            channels = self.selector.channels_for(asked := bool(question.asked_B.all()))
+            small = vision.glance_grid(grid, cell) if glance is None else self.first_looker().settings.grid(grid)
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
-                glance_BXHW = self._glance(some, grid, stopwatch)
-                if glance_BXHW is not None:
-                    leave_impressions(self.impressions, [keys[place] for place in places], glance_BXHW, self.geometry)
+                glance_BXHW = self._glance(some, grid, stopwatch) if glance is None else glance[places]
+                leave_impressions(self.impressions, [keys[place] for place in places], glance_BXHW, small, cell)
                 return self.selector.see(some, grid, glance_BXHW, stopwatch, asked)
 
-            what = (grid, self.selector.name, channels, weights_stamp(self.selector))
-            more["pyramid"] = self.memory.pyramid(keys, what, channels, see)
+            how = (self.selector.name, self.selector.first_look, weights_stamp(self.selector))
+            more["pyramid"] = self.memory.pyramid(keys, (grid, *how, channels), channels, see)
             image_B3hw = None  # nothing is left to be read from it
         return self.judge(grid, question, stopwatch, image_B3hw, stacked(shown.tokens), **more)
 
@@ -295,12 +297,12 @@ class Looker:
             question = self.question_of(request)
         shown = self.show(request, features, begun, stopwatch)
         try:
-            looker = self.over_clips() if request.layout.clips else self
-            if looker.selector.first_look is not None:
-                assert shown.pixels is not None
-                with stopwatch.part("first look"):
-                    seen = looker.first_looker().look(request, shown.pixels, keys=shown.keys)
-                    shown = replace(shown, more={**shown.more, "attended_BN": seen.attended}, first=seen)
+            for played in {request.layout.is_played(image) for image in range(len(shown.grids))}:
+                looker = self.over_clips() if played else self
+                if looker.selector.first_look is not None and shown.pixels is not None:
+                    with stopwatch.part("first look"):
+                        seen = looker.first_looker().look(request, shown.pixels, keys=shown.keys)
+                    shown = replace(shown, views={**shown.views, played: seen.view}, first=seen)
             return self._choose(shown, question, request.layout, keeps, stopwatch, foveated)
         except Exception as error:
             if self.strict or self.raises:
@@ -323,15 +325,15 @@ class Looker:
         for (grid, played, _), members in groups.items():
             samples = [layout.sample_of[image] for image in members]
             asked = QuestionTokens(question.tokens_BLD[samples], question.mask_BL[samples])
-            judgement = lookers[played]._judge_group(shown, grid, members, asked, stopwatch)
+            more = replace(shown, more={**shown.more, **shown.views.get(played, {})})
+            judgement = lookers[played]._judge_group(more, grid, members, asked, stopwatch)
             judged |= {image: (judgement, row) for row, image in enumerate(members)}
         with stopwatch.part("attending"):
             selectors = {played: looker.selector for played, looker in lookers.items()}
             k_I, judged, cuts = over_time(selectors, layout, judged, keeps, shown.pixels)
             chosen: dict[int, tuple[ImageSelection, Tensor, Tensor | None, Grid]] = {}
             for (grid, played, _), members in groups.items():
-                judgement, _ = judged[members[0]]
-                k_B = k_I[members]
+                (judgement, _), k_B = judged[members[0]], k_I[members]
                 beside: list[Grid | None] = [None] * len(members)
                 if foveated and members[0] < layout.images:
                     beside, windows = self.beside(grid, k_B.tolist())

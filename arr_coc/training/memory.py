@@ -44,10 +44,10 @@ PATCHES = 4  # of a cell
 TEACHER_TOKENS = 16_384  # of the rows that the teacher reads at once: what a pass over whole images holds is bounded
 
 # The selector is many small operations in fp32: bytes per cell, counted over the live tensors of the layer itself.
-ROW_BYTES = 26_600  # of each question: scorers and their backward pass
+ROW_BYTES = 22_100  # of each question: scorers and their backward pass
 ROW_TOKEN_BYTES = 21  # more per token of the question: its match with every cell
 IMAGE_BYTES = 6_600  # of each image: pyramid and stem
-ROW_GLANCE_BYTES, IMAGE_GLANCE_BYTES = 8, 4  # more per channel of a glance: two scorers stack it for each question
+ROW_GLANCE_BYTES, IMAGE_GLANCE_BYTES = 4, 1  # more per channel of a glance: one scorer reads it for each question
 TEXTURE_BYTES = 28_700  # of each image while textures are made, freed before the scorers run
 
 
@@ -311,8 +311,9 @@ def selector_bytes(plan: Plan) -> tuple[float, float]:
     """(what the selector holds through a step, what it needs while it looks at the images)."""
     vision, hidden = plan.model_config.vision_config, plan.model_config.text_config.hidden_size
     images = plan.batch if plan.stage == 2 else -(-plan.batch // plan.questions_per_image)
-    glanced = 4 * vision.hidden_size if plan.sight == "glance" else 0  # of each cell, in fp32
-    channels = plan.glance_channels if plan.sight == "glance" else 0
+    has_glance = plan.sight in ("glance", "look")
+    glanced = 4 * vision.hidden_size if has_glance else 0  # of each cell, in fp32
+    channels = plan.glance_channels if has_glance else 0
     cell = plan.geometry.cell
     held = images * plan.cells * (3 * cell**2 + glanced)  # beside the images as bytes
     small = glance_grid(plan.grid, cell)

@@ -81,7 +81,7 @@ def choice_words(choices: Sequence[ImageSelection]) -> dict[str, str]:
     by = next((f"by {one.strategy}" for one in choices if one.strategy not in OURS), "for relevance")
     words = {"relevant": f"kept {by}: {kept:,}"} if kept else {}
     if covered:
-        words["covered"] = f"kept for coverage, spread evenly: {covered:,}"
+        words["covered"] = f"kept for coverage: {covered:,}"
     copied = any(one.periphery is not None for one in choices)
     name, said = ("copied", "seen in the small copy alone") if copied else ("dropped", "dropped")
     return {**words, name: f"{said}: {dropped:,}"}
