@@ -124,6 +124,8 @@ def overlooked(pyramid: TexturePyramid, relevance_BHW: Tensor, information_BHW: 
     As much as they hold above the image's ground: blank paper claims nothing. What is louder than what was found, in
     colour or detail, and what lies beside it, claims less than nothing: it was seen, and ruled out all the same.
     """
+    if (shape := tuple(relevance_BHW.shape[1:])) != pyramid.grid:
+        raise ValueError(f"relevance of {shape} cells, of an image of {pyramid.grid}")
     relevance_BHW = relevance_BHW.detach()
     share_BHW = relevance_BHW / relevance_BHW.sum((1, 2), keepdim=True).clamp(min=1e-12)
     named = dict(zip(pyramid.names, pyramid.cell_BCHW.unbind(1), strict=True))

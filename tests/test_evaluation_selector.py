@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from safetensors.torch import save_file
 
 import arr_coc
 from arr_coc.balancing import product
@@ -22,7 +21,7 @@ from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.processor import load_processor
-from arr_coc.qwen.storage import load_adapter, save_adapter
+from arr_coc.qwen.storage import save_adapter
 from arr_coc_scenes.words import WORDINGS
 from studies import answering
 from studies.answering import Row
@@ -31,8 +30,8 @@ from studies.batched import forward
 from studies.cells import boxes_cells
 from studies.mini.evaluation import load_answerer
 from studies.outcomes import Outcome, interval
-from studies.selector import convert, worlds
 from studies.selector import main as selector
+from studies.selector import worlds
 from studies.selector.ablation import (
     DEFAULT_GROUPS,
     fixed_policy,
@@ -305,26 +304,6 @@ def test_every_way_is_measured_in_a_world(chooser):
     assert found["questions"] == 5
     assert all(0 <= found["recall"][way][str(keep)]["mean"] <= 1 for way in ways for keep in worlds.KEEPS)
     assert set(found["exponents"]) >= set(found["families"]["balanced"]["0.25"])
-
-
-def test_what_was_learned_on_full_size_textures_carries_over(tmp_path):
-    """In the format before, the participatory scorer read 21 places of every channel, the stem and the glance."""
-    layer = ARRCOCLayer(8, sight="glance", glance_dim=4)
-    weights = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
-    weights[convert.FIRST] = torch.randn(192, 13 * 21 + 32 + 96, 1, 1)
-    save_file(weights, tmp_path / "arr_coc.safetensors")
-    settings_before = asdict(ARRCOCConfig(8, sight="glance", glance_dim=4)) | {"format_version": 3}
-    settings_before.pop("look_dim")
-    (tmp_path / "arr_coc_config.json").write_text(json.dumps(settings_before))
-    with pytest.raises(ValueError, match="'format_version' is 3, this library reads 4; train the adapter anew"):
-        load_adapter(tmp_path)
-    config, made = convert.convert(tmp_path, 40, "look", 6)
-    before, now = weights[convert.FIRST].flatten(1), made.state_dict()[convert.FIRST].flatten(1)
-    assert (config.sight, config.look_dim, config.texture_channels) == ("look", 6, 40)
-    red = before[:, :16].sum(1) + before[:, 208:212].sum(1) + before[:, 260]
-    torch.testing.assert_close(now[:, 0], red)
-    assert torch.equal(now[:, -96:], before[:, -96:])
-    assert torch.equal(made.sight.glance.weight, weights["sight.glance.weight"])
 
 
 @settings(max_examples=50, deadline=None)

@@ -42,9 +42,7 @@ class View:
     patches_BNX: Tensor | None = None  # the ViT's last hidden states, mean over the patches of a cell
     received_BN: Tensor | None = None  # attention that a cell receives in the ViT's last block, fp32
     keys_BNd: Tensor | None = None  # keys of that block, mean over heads and over the patches of a cell
-    attended_BN: Tensor | None = (
-        None  # of each row, fp32, attention of the prompt's last token inside the language model
-    )
+    attended_BN: Tensor | None = None  # of each row, fp32, where the prompt's last token looks in the language model
     looked_BMN: Tensor | None = None  # of each row, fp32, the same over a small copy, for each layer and head
     pyramid: TexturePyramid | None = None  # what `see` made of the images, where it was done before
     image_R: Tensor | None = None  # the image of each row
@@ -223,8 +221,4 @@ class ARRCOCSelector(Selector):
         return self.layer.weigh(replace(pyramid, seen_BGHW=seen_BGHW), self._asked(view))
 
 
-def _arr_coc(config: ARRCOCConfig, layer: ARRCOCLayer, light: int = 0) -> Selector:
-    return ARRCOCSelector(layer, light)
-
-
-SELECTORS["arr_coc"] = _arr_coc
+SELECTORS["arr_coc"] = lambda config, layer, light=0: ARRCOCSelector(layer, light)

@@ -38,13 +38,8 @@ def look_first(asked: Asked, meanwhile: Callable[[], None]) -> FirstLooks:
     slots = budget_bucket(max(height * width for height, width in grids))
     rows_IPx = _rows(asked, grids, slots)  # at once: until then the device has nothing to do
     whole, grid_I2, widths = _whole(tuple(grids), slots, stages.device)
-    seen = (rows_IPx, whole.cells_IK, grid_I2, whole.mask_IK)
-    hidden = None
-    if asked.looker.selector.reads_glance:
-        made = stages.glimpse(*seen)
-        features, hidden = made["features"], made["hidden"]
-    else:
-        features = stages.see(*seen)
+    wanted = asked.looker.selector.reads_glance
+    features, hidden = stages.see(rows_IPx, whole.cells_IK, grid_I2, whole.mask_IK, hidden=wanted)
     meanwhile()
     # Prompts too are laid out while the device is busy.
     image_id = int(config.image_token_id)
@@ -56,11 +51,9 @@ def look_first(asked: Asked, meanwhile: Callable[[], None]) -> FirstLooks:
     looked = [one[: height * width].t().unflatten(1, (height, width)) for one, (height, width) in cells]
     if hidden is None:
         return looked, []
-    geometry, glances = asked.looker.geometry, []
-    for image, (small_grid, grid) in enumerate(zip(grids, prompt.grids, strict=True)):
-        patches = small_grid[0] * small_grid[1] * geometry.window
-        glances.append(glance_maps(hidden[image : image + 1, :patches], small_grid, geometry.merge, grid)[0])
-    return looked, glances
+    geometry, each = asked.looker.geometry, zip(hidden.split(1), grids, prompt.grids, strict=True)
+    real = [(one[:, : copy[0] * copy[1] * geometry.window], copy, grid) for one, copy, grid in each]
+    return looked, [glance_maps(one, copy, geometry.merge, grid)[0] for one, copy, grid in real]
 
 
 @lru_cache(maxsize=32)

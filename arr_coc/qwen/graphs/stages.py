@@ -136,23 +136,12 @@ class Stages:
         grid_I2: Tensor,
         mask_IK: Tensor | None,
         heard: forward.Heard | None = None,
-    ) -> Tensor:
-        """Visual tokens of all slots `[E, V, D]`; the mask is left out where every slot is real."""
-        return self._see(rows_IPx, cells_IK, grid_I2, mask_IK, heard)["features"]
-
-    def glimpse(self, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor, mask_IK: Tensor | None) -> Tensors:
-        """The same of small copies, as `features`; and what the ViT saw in them, `hidden` `[I, P, X]`."""
-        return self._see(rows_IPx, cells_IK, grid_I2, mask_IK, None, hidden=True)
-
-    def _see(
-        self,
-        rows_IPx: Tensor,
-        cells_IK: Tensor,
-        grid_I2: Tensor,
-        mask_IK: Tensor | None,
-        heard: forward.Heard | None,
         hidden: bool = False,
-    ) -> Tensors:
+    ) -> tuple[Tensor, Tensor | None]:
+        """Visual tokens of all slots `[E, V, D]`; the mask is left out where every slot is real.
+
+        And, where that is wanted, what the ViT saw in them, `[I, P, X]`.
+        """
         given = {"rows": rows_IPx, "cells": cells_IK, "grid": grid_I2}
         if mask_IK is not None:
             given["mask"] = mask_IK
@@ -169,7 +158,8 @@ class Stages:
             return run, {name: one.to(self.visual.dtype) if "rows" in name else one for name, one in given.items()}
 
         key = ("see", *cells_IK.shape, mask_IK is not None, 0 if heard is None else heard.mask_IC.shape[1], hidden)
-        return self.recordings.get(key, make)(**given)
+        made = self.recordings.get(key, make)(**given)
+        return made["features"], made.get("hidden")
 
     # ---------------------------------------------------------------- reading and speaking
 
