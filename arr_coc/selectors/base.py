@@ -138,11 +138,13 @@ def registered(method: Method) -> Method:
     return method
 
 
-def make_selector(name: str, config: ARRCOCConfig, layer: ARRCOCLayer, **settings: Any) -> Selector:
-    """Build a selector by name; "auto" is the trained layer where there is one, else looking twice.
+def make_selector(spec: str, config: ARRCOCConfig, layer: ARRCOCLayer, **settings: Any) -> Selector:
+    """Build a selector from NAME or NAME:KEY=VALUE,...; `settings` are more of those, such as `seed` of "random".
 
-    `settings` are those of the method, such as `seed` of "random".
+    "auto" is the trained layer where there is one, else looking twice.
     """
+    name, written = settings_of(spec)
+    settings = written | settings
     if name == "auto":
         name = "arr_coc" if config.trained else "look_twice"
     if name not in SELECTORS:
@@ -156,10 +158,9 @@ def make_selector(name: str, config: ARRCOCConfig, layer: ARRCOCLayer, **setting
 
 def read_selector(spec: str, config: ARRCOCConfig, layer: ARRCOCLayer) -> Selector:
     """The selector that a text asks for; ARR-COC's own must have been trained."""
-    name, settings = settings_of(spec)
-    if name == "arr_coc" and not config.trained:
+    if settings_of(spec)[0] == "arr_coc" and not config.trained:
         raise ValueError("selector 'arr_coc' is not trained on this model: give a folder with a trained adapter")
-    return make_selector(name, config, layer, **settings)
+    return make_selector(spec, config, layer)
 
 
 # ---------------------------------------------------------------- the trained layer

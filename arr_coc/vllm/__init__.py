@@ -76,10 +76,11 @@ def engine_arguments(
     import torch
 
     from arr_coc.qwen.loading import family_of, find_unadapted
-    from arr_coc.selectors import SELECTORS
+    from arr_coc.selectors import SELECTORS, settings_of
 
-    if selector not in {"auto", *SELECTORS} or encoding not in (None, "auto", "sparse"):
-        how = "give the name of a selector alone" if selector not in {"auto", *SELECTORS} else "leave --encoding out"
+    known = settings_of(selector)[0] in {"auto", *SELECTORS}
+    if not known or encoding not in (None, "auto", "sparse"):
+        how = "leave --encoding out" if known else "leave --selector out"
         raise ValueError(
             f"selector {selector!r}, encoding {encoding!r}: vLLM takes windows chosen before the ViT; {how}"
         )
