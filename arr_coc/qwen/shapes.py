@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, Qwen3VLConfig
 
 from arr_coc.config import SIGHTS, FirstLook
+from arr_coc.qwen.family import is_hybrid
 
 SHAPES: dict[str, dict[str, Any]] = json.loads((files("arr_coc.qwen") / "shapes.json").read_text())
 """Settings by name. Use `shape_config`, which copies them."""
@@ -77,6 +78,8 @@ def _on_meta(config: Any) -> Any:
 def sight_dims(config: Any, sight: str) -> dict[str, Any]:
     """Sizes of a stock model, by its config, that an adapter with such a sight has to know."""
     text, place = config.text_config, SIGHTS.index(sight)
+    if sight == "look" and is_hybrid(text):
+        raise ValueError("sight='look' reads every layer and head, and this family's layers are not alike: use 'glance'")
     heads = FirstLook().layers(text.num_hidden_layers) * text.num_attention_heads
     return {
         "hidden_dim": text.hidden_size,
