@@ -79,7 +79,7 @@ def sight_dims(config: Any, sight: str) -> dict[str, Any]:
     """Sizes of a stock model, by its config, that an adapter with such a sight has to know."""
     text, place = config.text_config, SIGHTS.index(sight)
     if sight == "look" and is_hybrid(text):
-        raise ValueError("sight='look' reads every layer and head, and this family's layers are not alike: use 'glance'")
+        raise ValueError("sight='look' reads every layer and head, which are not alike in this family: use 'glance'")
     heads = FirstLook().layers(text.num_hidden_layers) * text.num_attention_heads
     return {
         "hidden_dim": text.hidden_size,
