@@ -88,25 +88,25 @@ class AdaptiveTensionBalancer(nn.Module):
         return torch.stack([one if name == "perspectival" else torch.ones_like(one) for name, one in columns], dim=-1)
 
 
-def cautious(balance: Balance, spread_B: Tensor) -> Balance:
+def cautious(balance: Balance, spread_B: Tensor, even: float = EVEN) -> Balance:
     """Where an image has no structure, half of the budget goes on even coverage.
 
-    `spread_B` says how unevenly its detail lies. Under EVEN no map is believed. Splatter may lie as unevenly as
-    the plainest scenes do: from there to NEARLY_EVEN, only a map that is sure of something is believed.
+    `spread_B` says how unevenly its detail lies. Under `even` no map is believed. Splatter may lie as unevenly as
+    the plainest scenes do: from there to NEARLY_EVEN, only a map that is sure of something is believed. A map that has
+    learned to find nothing in noise is believed wherever it is sure (`even` 0): scenes may stand on bricks.
     """
     particularize_B, explore_B, diversify_B = balance.tensions_BT.unbind(-1)
     unsure_B = balance.relevance_BHW.detach().amax((1, 2)) < SURE
-    lost_B = (spread_B < EVEN) | (unsure_B & (spread_B < NEARLY_EVEN))
+    lost_B = (spread_B < even) | (unsure_B & (spread_B < NEARLY_EVEN))
     # What is added has no gradient, so that the tension learns from these images as from any other.
     explore_B = explore_B + lost_B * (CAUTION - explore_B).clamp(min=0).detach()
     return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))
 
 
 def too_loud(pyramid: TexturePyramid, relevance_BHW: Tensor) -> Tensor:
-    """Cells that are louder than what was found, in colour or detail, and those beside them: `[B, H, W]` bool.
-
-    They were seen, and ruled out all the same: whatever is left of a budget has other places to look at first.
-    """
+    """Cells that are louder than what was found, in colour or detail, and those beside them: `[B, H, W]` bool."""
+    if (shape := tuple(relevance_BHW.shape[1:])) != pyramid.grid:
+        raise ValueError(f"relevance of {shape} cells, of an image of {pyramid.grid}")
     relevance_BHW = relevance_BHW.detach()
     share_BHW = relevance_BHW / relevance_BHW.sum((1, 2), keepdim=True).clamp(min=1e-12)
     named = dict(zip(pyramid.names, pyramid.cell_BCHW.unbind(1), strict=True))

@@ -118,7 +118,7 @@ class ARRCOCLayer(nn.Module):
             with part("knowing"):
                 scores_BSHW = self.knowing(pyramid, question)
             with part("balancing"):
-                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B)
+                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B, even=0.0)
                 last_BHW = too_loud(pyramid, balance.relevance_BHW)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         return Judgement(maps, balance, balance.relevance_BHW.detach().sum((1, 2)), last_BHW=last_BHW)

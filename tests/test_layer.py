@@ -169,6 +169,8 @@ def test_where_an_image_may_lack_structure_a_map_that_is_sure_decides(spread, pe
     balance = Balance(relevance, torch.ones(1, 3), torch.tensor([[0.5, 0.1, 0.2]]))
     changed = cautious(balance, torch.tensor([spread])).tensions_BT
     assert changed.tolist() == [pytest.approx([0.5, share, 0.2])]
+    believed = cautious(balance, torch.tensor([spread]), even=0.0).tensions_BT[0, 1]  # where it has learned of noise
+    assert believed == pytest.approx(0.1 if peak == 1.0 else share)
 
 
 def test_an_image_without_structure_is_covered_whatever_the_maps_say(layer):
