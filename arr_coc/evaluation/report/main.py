@@ -41,6 +41,7 @@ from arr_coc.evaluation.report.results import (
     Measured,
     Names,
     Way,
+    asked_of,
     budget_label,
     budgets_of,
     plain_of,
@@ -126,12 +127,14 @@ def _summary_blocks(measured: Measured) -> list[Block]:
 
 
 def _opening_blocks(measured: Measured) -> list[Block]:
-    asked = ", ".join(f"{here[0].questions:,} questions on {place.label}" for place, here in measured.places.items())
+    asked = ", ".join(f"{asked_of(here)} on {place.label}" for place, here in measured.places.items())
+    some = " Who was asked fewer is held against the others by both intervals, which finds less, and never more."
+    fewer = any(len({entry.questions for entry in here}) > 1 for here in measured.places.values())
     lead = (
         f"Every method on the same model, the same questions and the same number of visual tokens: {asked}. Intervals "
         "are 95 %, drawn over images; p-values are of paired permutation tests over images, corrected by Holm. "
         "The oracle is told where the answer is: it is a ceiling, not a method. Random is the mean of its seeds, with "
-        "the widest of their limits."
+        f"the widest of their limits.{some if fewer else ''}"
     )
     return [paragraph(lead if asked else "Token selection for Qwen3-VL: what was measured so far.")]
 
@@ -174,7 +177,7 @@ def table_blocks(measured: Measured) -> list[Block]:
 def budget_blocks(entries: Sequence[Entry], names: Names) -> list[Block]:
     """A table per budget of one place; the first stands open, so that a reader sees what the others hold."""
     titles = {
-        f"{budget_label(keep, entries[0].total)} kept, {entries[0].questions:,} questions": at_budget(entries, keep)
+        f"{budget_label(keep, entries[0].total)} kept, {asked_of(entries)}": at_budget(entries, keep)
         for keep in budgets_of(entries)
     }
     made = [(title, method_table(members, names)) for title, members in titles.items()]

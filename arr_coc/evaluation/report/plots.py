@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from arr_coc.evaluation.field.methods import ORACLE, REFERENCE
 from arr_coc.evaluation.plotting import BAND, DARK, LIGHT, Named, Theme, name_lines, new_figure, png, styled
 from arr_coc.evaluation.report.pages import Block, Illustration, side_by_side
-from arr_coc.evaluation.report.results import CHANCE, LOOKS, RIVAL, Entry, Names, Place, Way, plain_of
+from arr_coc.evaluation.report.results import CHANCE, LOOKS, RIVAL, Entry, Names, Place, Way, asked_of, plain_of
 from arr_coc.selectors import PLAIN
 
 WIDTH, PLOT, LEGEND_LINE, NOTE = 4.4, 4.2, 0.163, 0.35  # inches; narrow, so that letters can be read on a phone
@@ -61,7 +61,7 @@ def _pictures(entries: Sequence[Entry], names: Names, place: Place, few: list[Wa
     )
     pictures = []
     for kind, axis, cost, step in kinds:
-        asked = f"{place.label}, {here[0].questions:,} questions" if here else place.label
+        asked = f"{place.label}, {asked_of(here)}" if here else place.label
         plot = Plot(f"Accuracy against {kind}: {asked}", axis, cost, step, few)
         drawn = (_draw(here, names, plot, theme) for theme in (LIGHT, DARK))
         about = f"accuracy against {kind}, {place.label}, with 95 % intervals and the frontier"

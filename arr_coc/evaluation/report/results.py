@@ -184,6 +184,12 @@ def ours_of(entries: Iterable[Entry], keep: Keep) -> Entry | None:
     return min(fitting, key=lambda entry: entry.encoding != "sparse", default=None)
 
 
+def asked_of(entries: Iterable[Entry]) -> str:
+    """How many questions, of which some methods may have been asked the first ones alone."""
+    counts = sorted({entry.questions for entry in entries})
+    return " to ".join(f"{count:,}" for count in (counts[0], *counts[1:][-1:])) + " questions"
+
+
 def label(selector: str) -> str:
     """A selector's name for people; settings that are not paths or seeds are kept."""
     name, settings = settings_of(selector)
