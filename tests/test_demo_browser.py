@@ -162,7 +162,7 @@ def test_one_dial_from_auto_to_the_plain_model(visit):
     for percent, line, tokens, legend in (
         (50, "50 %: 128 of 256", "128 visual tokens", "relevance for the question"),
         (100, "100 %: the plain model, all 256", "256 visual tokens", "what the answer looked at"),
-        (0, "auto: the question decides", "33 visual tokens", "relevance for the question"),
+        (0, "auto: the question decides", re.compile(r"ARR-COC\d\d visual tokens"), "relevance for the question"),
     ):
         turn(page, percent)
         expect(page.locator("#budget")).to_contain_text(line)
