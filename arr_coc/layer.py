@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator, kept_indices
-from arr_coc.balancing import AdaptiveTensionBalancer, cautious, overlooked
+from arr_coc.balancing import AdaptiveTensionBalancer, cautious, too_loud
 from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
 from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
@@ -40,7 +40,7 @@ class ARRCOCOutput:
     kept: Tensor  # [B, H, W] bool
     relevance: Tensor  # [B, H, W]
     maps: dict[str, Tensor]  # scorer -> [B, H, W]
-    weights: Tensor  # [B, 3] exponents, in the order of SCORERS
+    weights: Tensor  # [B, 3] in the order of SCORERS
     tensions: Tensor  # [B, 3] in the order of TENSIONS
     strategies: list[tuple[str, str]]  # (name, reason) per image
     timings_ms: dict[str, float] = field(default_factory=dict)
@@ -53,8 +53,7 @@ class ARRCOCLayer(nn.Module):
     positions come out, which is what sparse encoding needs), `query_embeds` `[B, L, D]` or `[B, D]`, `image_tensor`
     `[B, 3, h, w]` (uint8, or float in [0, 1]), `grid` (H, W). Without a grid it is taken from the image's size
     where that fits the tokens (cells of 32 px), else the tokens must form a square. A layer with `sight="glance"` also
-    takes `glance` `[B, X, H, W]`, what the ViT makes of the image when it is small (`arr_coc.qwen.vision`), and one
-    with `sight="look"` may take `looked` `[B, M, H, W]`, where the language model looked at that for the question.
+    takes `glance` `[B, X, H, W]`, what the ViT makes of the image when it is small (`arr_coc.qwen.vision`).
     """
 
     def __init__(
@@ -68,15 +67,13 @@ class ARRCOCLayer(nn.Module):
         sight_channels: int = 32,
         glance_channels: int = 96,
         glance_dim: int = 0,
-        look_dim: int = 0,
         pooling: str = "mean",
         straight_through: bool = False,
     ) -> None:
         super().__init__()
         self.texture_channels, self.straight_through = texture_channels, straight_through
         self.sight = Sight(sight, texture_channels, sight_channels, glance_channels, glance_dim)
-        seen = sight_width(sight, texture_channels, sight_channels, glance_channels)
-        self.knowing = Knowing(hidden_dim, texture_channels, seen, look_dim)
+        self.knowing = Knowing(hidden_dim, texture_channels, sight_width(sight, sight_channels, glance_channels))
         self.pool = QuestionPooler(hidden_dim, pooling)
         self.balancing = AdaptiveTensionBalancer(hidden_dim)
         self.attending = TokenAllocator(min_tokens, max_tokens)
@@ -121,16 +118,10 @@ class ARRCOCLayer(nn.Module):
             with part("knowing"):
                 scores_BSHW = self.knowing(pyramid, question)
             with part("balancing"):
-                judgement = self.settle(scores_BSHW, question, pyramid.spread_B)
-                information_BHW, relevance_BHW = judgement.maps["information"], judgement.balance.relevance_BHW
-                return replace(judgement, rest_BHW=overlooked(pyramid, relevance_BHW, information_BHW))
-
-    def settle(self, scores_BSHW: Tensor, question: QuestionTokens, spread_B: Tensor) -> Judgement:
-        """Balancing alone: what becomes of three maps; `spread_B` says how unevenly the image's detail lies."""
-        balance = cautious(self.balancing(scores_BSHW, self.pool(question)), spread_B, even=0.0)
+                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B, even=0.0)
+                last_BHW = too_loud(pyramid, balance.relevance_BHW)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
-        mass_B = balance.relevance_BHW.detach().sum((1, 2))
-        return Judgement(maps, balance, mass_B)
+        return Judgement(maps, balance, balance.relevance_BHW.detach().sum((1, 2)), last_BHW=last_BHW)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ARRCOCLayer":
         """Moves with its model, and stays in fp32 when the model is cast: ranks of a thousand scores need it."""
@@ -146,19 +137,18 @@ class ARRCOCLayer(nn.Module):
         *,
         query_mask: Tensor | None = None,
         glance: Tensor | None = None,
-        looked: Tensor | None = None,
         keep: Keep | list[Keep] = "auto",
     ) -> ARRCOCOutput:
         image_B3hw = image_tensor.unsqueeze(0) if image_tensor.ndim == 3 else image_tensor
         keeps = check_keeps(keep, image_B3hw.shape[0])
         grid = _grid_of(vision_embeds, image_B3hw, grid)
-        question = replace(QuestionTokens.of(query_embeds, query_mask), looked_BMHW=looked)
+        question = QuestionTokens.of(query_embeds, query_mask)
         stopwatch = Stopwatch(image_B3hw.device)
         judgement = self.judge(image_B3hw, question, grid, stopwatch, glance)
         balance = judgement.balance
         with stopwatch.part("attending"):
             k_B = self.attending.budgets(balance.relevance_BHW.detach(), balance.tensions_BT[:, 0].detach(), keeps)
-            allocation = self.attending(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.rest_BHW)
+            allocation = self.attending(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.last_BHW)
         return self._output(vision_embeds, judgement, allocation, stopwatch)
 
     def _output(

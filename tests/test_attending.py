@@ -212,38 +212,27 @@ def test_what_is_left_of_a_budget_is_spread_over_cells_that_are_ruled_out():
     assert in_blocks.max() <= 7
 
 
-def test_the_rest_of_a_budget_goes_where_it_is_claimed():
-    relevance, claims = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16)
+def test_what_comes_last_has_nothing_of_a_budget_until_all_else_is_kept():
+    relevance, last = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16, dtype=torch.bool)
     relevance[0, 5, 3:6] = 0.9
-    claims[0, :8], claims[0, 8:, :8] = 0.8, 0.2  # half of the image, a quarter that holds little, a quarter of nothing
-    for k in (16, 64):
-        allocation = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([k]), claims)
-        kept = allocation.keep_BHW[0]
+    last[0, 4:12, 4:12] = True
+    for k in (16, 64, 192):
+        kept = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([k]), last).keep_BHW[0]
         assert kept.sum() == k
-        assert kept[5, 3:6].all()
-        assert not kept[8:, 8:].any(), "empty ground comes last"
-        assert kept[:8].sum() > 4 * kept[8:, :8].sum()
-        assert (kept[:8].view(2, 4, 4, 4).sum((1, 3)) > 0).all(), "evenly where claims are alike"
-    claims[0, 8:12, 8:] = -1.0
-    most = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([230]), claims).keep_BHW[0]
-    assert most.sum() == 230
-    assert most[12:].all(), "what claims less than nothing comes after what claims nothing"
+        assert kept[5, 3:6].all(), "what is relevant is kept, wherever it lies"
+        assert (kept & last[0]).sum() == 2
+    most = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([230]), last).keep_BHW[0]
+    assert most[~last[0]].all()
 
 
-@given(st.integers(0, 9), st.sampled_from([0.0, 1e-9, 0.3, 1.0]))
+@given(st.integers(0, 9), st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_claims_that_are_alike_are_the_even_order(seed, claim):
+def test_where_all_or_none_come_last_the_rest_is_even(seed, which):
     relevance = torch.zeros(1, 6, 7)
     relevance[0, seed % 6, seed % 7] = 0.9
-    given_claims = (relevance, torch.zeros(1, 3), torch.tensor([3 + seed]))
-    plain = TokenAllocator()(*given_claims).keep_BHW
-    assert torch.equal(TokenAllocator()(*given_claims, torch.full_like(relevance, claim)).keep_BHW, plain)
-
-
-def test_claims_that_are_no_numbers_claim_nothing():
-    relevance, claims = torch.zeros(1, 4, 4), torch.full((1, 4, 4), torch.nan)
-    relevance[0, 0, 0] = 0.9
-    assert TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([5]), claims).keep_BHW.sum() == 5
+    asked = (relevance, torch.zeros(1, 3), torch.tensor([3 + seed]))
+    alike = torch.full_like(relevance, which, dtype=torch.bool)
+    assert torch.equal(TokenAllocator()(*asked, alike).keep_BHW, TokenAllocator()(*asked).keep_BHW)
 
 
 @given(st.integers(1, 64), st.floats(0, 1), st.floats(0, 1), st.integers(0, 5))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.attending import kept_indices
-from arr_coc.config import GLANCE, TENSIONS, ARRCOCConfig, FirstLook, Keep
+from arr_coc.config import TENSIONS, ARRCOCConfig, FirstLook, Keep
 from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection
@@ -198,8 +198,7 @@ class Looker:
     def first_looker(self) -> FirstLooker:
         """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
         settings = self.selector.first_look or FirstLook()
-        glances = self.selector.reads_glance and self.selector.first_look is not None
-        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id, glances)
+        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id)
 
     @property
     def gives_context(self) -> bool:
@@ -262,18 +261,18 @@ class Looker:
         more: dict[str, Any] = {name: stacked(values) for name, values in shown.more.items()}
         image_B3hw = stacked(shown.pixels)
         if shown.keys is not None and image_B3hw is not None and not torch.is_grad_enabled():
-            keys, glance, cell = [shown.keys[n] for n in members], more.pop("glance_BXHW", None), self.geometry.cell
+            keys = [shown.keys[n] for n in members]
             channels = self.selector.channels_for(asked := bool(question.asked_B.all()))
-            small = GLANCE.grid(grid)
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
-                glance_BXHW = self._glance(some, grid, stopwatch) if glance is None else glance[places]
-                leave_impressions(self.impressions, [keys[place] for place in places], glance_BXHW, small, cell)
+                glance_BXHW = self._glance(some, grid, stopwatch)
+                if glance_BXHW is not None:
+                    leave_impressions(self.impressions, [keys[place] for place in places], glance_BXHW, self.geometry)
                 return self.selector.see(some, grid, glance_BXHW, stopwatch, asked)
 
-            how = (self.selector.name, self.selector.first_look, weights_stamp(self.selector))
-            more["pyramid"] = self.memory.pyramid(keys, (grid, *how, channels), channels, see)
+            what = (grid, self.selector.name, channels, weights_stamp(self.selector))
+            more["pyramid"] = self.memory.pyramid(keys, what, channels, see)
             image_B3hw = None  # nothing is left to be read from it
         return self.judge(grid, question, stopwatch, image_B3hw, stacked(shown.tokens), **more)
 
@@ -299,10 +298,11 @@ class Looker:
         try:
             for played in {request.layout.is_played(image) for image in range(len(shown.grids))}:
                 looker = self.over_clips() if played else self
-                if looker.selector.first_look is not None and shown.pixels is not None:
+                if looker.selector.first_look is not None:
+                    assert shown.pixels is not None
                     with stopwatch.part("first look"):
                         seen = looker.first_looker().look(request, shown.pixels, keys=shown.keys)
-                    shown = replace(shown, views={**shown.views, played: seen.view}, first=seen)
+                    shown = replace(shown, views={**shown.views, played: {"attended_BN": seen.attended}}, first=seen)
             return self._choose(shown, question, request.layout, keeps, stopwatch, foveated)
         except Exception as error:
             if self.strict or self.raises:

@@ -119,10 +119,7 @@ class Batch:
         if selector.first_look is not None:
             with stopwatch.part("first look"):
                 seen = looker.first_looker().look(self.request, list(self.pixels()[0]), self.image_R.tolist())
-                given |= {name: torch.stack(several) for name, several in seen.view.items()}
-                if "glance_BXHW" in given:  # one for each image, where maps are one for each row
-                    first = [self.image_R.tolist().index(image) for image in range(self.images)]
-                    given["glance_BXHW"] = given["glance_BXHW"][first]
+                given["attended_BN"] = torch.stack(seen.attended)
         if selector.reads_tokens:
             features, _ = self.features()
             with stopwatch.part("insides"):

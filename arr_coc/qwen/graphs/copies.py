@@ -2,7 +2,7 @@
 windows attend to; and in the prompts, before the chosen windows, as `arr_coc.qwen.periphery` puts them.
 
 I images, J images and small copies, K slots of each, V = I * K, P patches of a small copy, C of one that windows attend
-to, h w its grid, M maps (of layers and heads), X width of the ViT.
+to, h w its grid.
 
 Prompt and question are read in one pass, each time anew: to know an image again its content would have to be read, and
 that takes about as long.
@@ -17,17 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.qwen.graphs.choosing import Asked, Chosen, FirstLooks, by_grid, everything, small_rows
+from arr_coc.qwen.graphs.choosing import Asked, Chosen, by_grid, everything, small_rows
 from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_length, plan, with_grids
 from arr_coc.qwen.periphery import CONTEXT
-from arr_coc.qwen.vision import Grid, glance_maps, under_centres
+from arr_coc.qwen.vision import Grid, under_centres
 
 Order = list[tuple[int, bool]]  # of each image that is shown: its number, and whether it is a small copy
 
 
-def look_first(asked: Asked, meanwhile: Callable[[], None]) -> FirstLooks:
-    """Where the language model looks in a small copy of each image, and what the ViT saw in it, if that is read.
+def look_first(asked: Asked, meanwhile: Callable[[], None]) -> list[Tensor]:
+    """Where the language model looks in a small copy of each image, `[h, w]`.
 
     `meanwhile` is called as soon as the device is busy with the copies: the host has time then, and a GPU room.
     """
@@ -38,22 +38,16 @@ def look_first(asked: Asked, meanwhile: Callable[[], None]) -> FirstLooks:
     slots = budget_bucket(max(height * width for height, width in grids))
     rows_IPx = _rows(asked, grids, slots)  # at once: until then the device has nothing to do
     whole, grid_I2, widths = _whole(tuple(grids), slots, stages.device)
-    wanted = asked.looker.selector.reads_glance
-    features, hidden = stages.see(rows_IPx, whole.cells_IK, grid_I2, whole.mask_IK, hidden=wanted)
+    features = stages.see(rows_IPx, whole.cells_IK, grid_I2, whole.mask_IK)
     meanwhile()
     # Prompts too are laid out while the device is busy.
     image_id = int(config.image_token_id)
     small = with_grids(prompt, grids, image_id)
     layout = plan(small, whole.counts_I, slots, padded_length(small, whole.counts_I, image_id), image_id)
     layers = settings.layers(config.text_config.num_hidden_layers)
-    looked_VM = stages.read_first(layout, features, whole.cells_IK.flatten(), widths, layers)
-    cells = zip(looked_VM.split(slots), grids, strict=True)
-    looked = [one[: height * width].t().unflatten(1, (height, width)) for one, (height, width) in cells]
-    if hidden is None:
-        return looked, []
-    geometry, each = asked.looker.geometry, zip(hidden.split(1), grids, prompt.grids, strict=True)
-    real = [(one[:, : copy[0] * copy[1] * geometry.window], copy, grid) for one, copy, grid in each]
-    return looked, [glance_maps(one, copy, geometry.merge, grid)[0] for one, copy, grid in real]
+    attended_V = stages.read_first(layout, features, whole.cells_IK.flatten(), widths, layers)
+    cells = zip(attended_V.split(slots), grids, strict=True)
+    return [one[: height * width].view(height, width) for one, (height, width) in cells]
 
 
 @lru_cache(maxsize=32)

@@ -115,10 +115,8 @@ def see(
     grid_I2: Tensor,
     mask_IK: Tensor | None = None,
     heard: Heard | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Visual tokens of all slots, `[E, I * K, D]`: the merged ones first, then the DeepStack levels.
-
-    Also the last hidden states before the merger, `[I, P, X]`.
 
     `rows_IPx` are the patches of each image's windows, `cells_IK` their places on grids of `grid_I2` cells (height,
     width), `mask_IK` True for real ones. What is `heard` goes along, and is not handed on.
@@ -139,8 +137,7 @@ def see(
         if number in visual.deepstack_visual_indexes:
             merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
             levels.append(merger(x[:, :own].contiguous()))
-    last = x[:, :own].contiguous()
-    return torch.stack([visual.merger(last), *levels]), last
+    return torch.stack([visual.merger(x[:, :own].contiguous()), *levels])
 
 
 def last_hidden(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor) -> Tensor:
@@ -298,7 +295,7 @@ def read_first(
     lengths_B: Tensor,
     features_EVD: Tensor,
 ) -> Tensor:
-    """Attention of each row's last token over its row, by head of the first `layers` layers: `[B, layers * H, M]` fp32.
+    """Attention of each row's last token over its row, mean over heads and the first `layers` layers: `[B, M]` fp32.
 
     One row of each layer's matrix. Of the last of these layers nothing is needed but keys and that one query.
     """
@@ -327,8 +324,7 @@ def read_first(
             asks, keys = [], []
     hidden_BM = torch.arange(x.shape[1], device=x.device) >= lengths_B.unsqueeze(1)
     logits_KBHM = torch.cat(logits) * attention.scaling  # that of all layers
-    attended_KBHM = logits_KBHM.masked_fill(hidden_BM.unsqueeze(1), -torch.inf).softmax(-1)
-    return attended_KBHM.transpose(0, 1).flatten(1, 2)
+    return logits_KBHM.masked_fill(hidden_BM.unsqueeze(1), -torch.inf).softmax(-1).mean((0, 2))
 
 
 def step(
