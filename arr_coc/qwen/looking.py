@@ -11,7 +11,7 @@ the recorded path (`arr_coc.qwen.graphs`) shows in its own way. Images of differ
 import logging
 import threading
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +39,10 @@ logger = logging.getLogger(__name__)
 fallbacks: Counter[str] = Counter()
 """How often all was kept in this process because choosing went wrong, by the reason; 0 unless something is broken."""
 _counting = threading.Lock()
+ALL_ASKED = "all tokens were asked for"
+
+
+Weighed = tuple[dict[str, float], dict[str, float]]  # weights by way of knowing, tensions by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class Looker:
     raises: bool = False  # let errors of choosing through, and nothing else of `strict`
     for_clips: Selector | None = None  # what chooses where a sample shows a clip; None: the same
     impressions: Memory | None = None  # where glances leave what `picture_notices` reads; None: nobody does
+    looks: Callable[[Request, Sequence[Tensor]], FirstSeen] | None = None  # over recordings; None: remembering, eagerly
 
     # ---------------------------------------------------------------- what is shown
 
@@ -200,6 +205,12 @@ class Looker:
         settings = self.selector.first_look or FirstLook()
         return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id)
 
+    def _look_first(self, request: Request, shown: Shown) -> FirstSeen:
+        assert shown.pixels is not None
+        if self.looks is not None:
+            return self.looks(request, shown.pixels)
+        return self.first_looker().look(request, shown.pixels, keys=shown.keys)
+
     @property
     def gives_context(self) -> bool:
         """Whether any windows could attend to a small copy in the ViT."""
@@ -299,9 +310,8 @@ class Looker:
             for played in {request.layout.is_played(image) for image in range(len(shown.grids))}:
                 looker = self.over_clips() if played else self
                 if looker.selector.first_look is not None:
-                    assert shown.pixels is not None
                     with stopwatch.part("first look"):
-                        seen = looker.first_looker().look(request, shown.pixels, keys=shown.keys)
+                        seen = looker._look_first(request, shown)
                     shown = replace(shown, views={**shown.views, played: {"attended_BN": seen.attended}}, first=seen)
             return self._choose(shown, question, request.layout, keeps, stopwatch, foveated)
         except Exception as error:
@@ -339,11 +349,15 @@ class Looker:
                     beside, windows = self.beside(grid, k_B.tolist())
                     k_B = k_B.new_tensor(windows)
                 allocation = selectors[played].choose(judgement, k_B)
+                # Read from the device once for all: a clip has many moments.
+                cells_BK, mask_BK = kept_indices(allocation.keep_BHW.flatten(1))
+                counts, weighed = mask_BK.sum(-1).tolist(), weighed_by(judgement)
+                allocation = replace(allocation, strategy_B=allocation.strategy_B.cpu())
                 for row, image in enumerate(members):
-                    kept = allocation.keep_BHW[row].flatten().nonzero().squeeze(-1)
-                    whole = kept.shape[0] == grid[0] * grid[1]  # as where scores cannot be trusted
+                    kept = cells_BK[row, : counts[row]]
+                    whole = counts[row] == grid[0] * grid[1]  # as where scores cannot be trusted
                     covered = allocation.covered_BHW[row].flatten()[kept]
-                    selection = explain(grid, kept, covered, judgement, row, allocation.strategy(row))
+                    selection = explain(grid, kept, covered, judgement, row, weighed[row], allocation.strategy(row))
                     if selection.is_fallback and self.raises:
                         raise FloatingPointError(selection.reason)
                     selection = replace(selection, periphery=None if whole else beside[row], cut=image in cuts)
@@ -352,6 +366,19 @@ class Looker:
         images, soft, weights, grids = map(list, zip(*(chosen[n] for n in range(len(shown.grids))), strict=True))
         merges = any(weight is not None for weight in weights)
         return Choice([one.kept for one in images], soft, images, weights if merges else None, grids, shown)
+
+
+def by_sample(request: Request, choice: Choice) -> list[list[ImageSelection]]:
+    """The selections of each sample's images."""
+    images: list[list[ImageSelection]] = [[] for _ in request.keeps]
+    layout, seconds = request.layout, request.seconds
+    clip_of = {image: number for number, clip in enumerate(layout.clips) for image in clip}
+    for number, (sample, image) in enumerate(zip(layout.sample_of, choice.images, strict=True)):
+        if number in clip_of:
+            when = None if seconds is None else seconds[number - layout.images]
+            image = replace(image, clip=clip_of[number], seconds=when)
+        images[sample].append(image)
+    return images
 
 
 def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tensor | None, Grid]:
@@ -363,12 +390,23 @@ def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tens
     return weights, selection.grid if allocation.grids is None else allocation.grids[row]
 
 
+def weighed_by(judgement: Judgement) -> list[Weighed]:
+    """The weights and tensions of all rows; reads from the device."""
+    balance = judgement.balance
+    rows = zip(balance.weights_BS.tolist(), balance.tensions_BT.tolist(), strict=True)
+    return [
+        (dict(zip(judgement.maps, weights, strict=True)), dict(zip(TENSIONS, tensions, strict=True)))
+        for weights, tensions in rows
+    ]
+
+
 def explain(
     grid: Grid,
     kept_K: Tensor,
     covered_K: Tensor | None,
     judgement: Judgement | None,
     row: int,
+    weighed: Weighed,
     strategy: tuple[str, str],
 ) -> ImageSelection:
     """The explanation of one image, in tensors of its own; `strategy` is a name and a reason."""
@@ -383,8 +421,8 @@ def explain(
         kept=kept_K.clone(),
         relevance=balance.relevance_BHW[row].detach().clone(),
         maps={name: map_BHW[row].detach().clone() for name, map_BHW in judgement.maps.items()},
-        weights=dict(zip(judgement.maps, balance.weights_BS[row].tolist(), strict=True)),
-        tensions=dict(zip(TENSIONS, balance.tensions_BT[row].tolist(), strict=True)),
+        weights=weighed[0],
+        tensions=weighed[1],
         strategy=strategy[0],
         reason=strategy[1],
         is_fallback=is_fallback,

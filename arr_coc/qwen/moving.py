@@ -12,6 +12,7 @@ side), N = H * W, s = h * w, D shifts that are tried, I images of all samples.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -103,19 +104,24 @@ def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int) -> Tensor:
     What is kept depends on what was kept before it. So the least worth that is kept is searched for: with each guess
     the clip is gone through once, and it is noted which content is held.
     """
-    grid = motion.grid
-    same_Ts, low, high = to_samples(1 - motion.new_THW.flatten(1), grid), 0.0, float(worth_TN.max())
-    found_TN = worth_TN
+    (height, width), steps = motion.grid, worth_TN.shape[0]
+    worth, source = (
+        worth_TN.numpy(),
+        motion.source_Ts.numpy(),
+    )  # thousands of small steps: these take a third of torch's time
+    same = to_samples(1 - motion.new_THW.flatten(1), motion.grid).numpy()
+    cell_s = to_samples(torch.arange(height * width).unsqueeze(0), motion.grid)[0].numpy()
+    share = np.full(FINE, 1 / FINE**2, np.float32)  # of a sample in its cell
+    found, low, high = worth.copy(), 0.0, float(worth.max())
     for _ in range(STEPS):
-        least = (low + high) / 2
-        held_s, parts = torch.zeros_like(same_Ts[0]), []
-        for t in range(worth_TN.shape[0]):
-            held_s = held_s[motion.source_Ts[t]] * same_Ts[t]
-            parts.append(worth_TN[t] * (1 - (1 - repeated) * to_cells(held_s, grid)))
-            held_s = held_s.maximum(to_samples((parts[-1] > least).float().unsqueeze(0), grid)[0])
-        found_TN = torch.stack(parts)
-        low, high = (least, high) if int((found_TN > least).sum()) > k else (low, least)
-    return found_TN
+        least, held_s = (low + high) / 2, np.zeros_like(same[0])
+        for t in range(steps):
+            held_s = held_s.take(source[t]) * same[t]
+            held_N = held_s.reshape(height, FINE, -1).sum(1).reshape(-1, FINE) @ share
+            found[t] = worth[t] * (1 - (1 - repeated) * held_N)
+            np.maximum(held_s, (found[t] > least)[cell_s], out=held_s)
+        low, high = (least, high) if int((found > least).sum()) > k else (low, least)
+    return torch.from_numpy(found)
 
 
 def moments(worth_TN: Tensor, height: int, k: int) -> Tensor:
@@ -183,8 +189,9 @@ def over_time(
             worth_TN = steady(worth_TN, motion, timing.decay)
             worth_TN = unseen(worth_TN, motion, timing.repeated, k)
             stretched_TN = worth_TN / worth_TN.amax(1, keepdim=True).clamp(min=1e-12)
-            for (judgement, row), relevance_HW, own_N in zip(rows, relevance_THW, stretched_TN, strict=True):
-                judgement.balance.relevance_BHW[row] = own_N.view(grid).to(relevance_HW) * relevance_HW.max()
+            carried_THW = stretched_TN.view_as(relevance_THW).to(relevance_THW) * relevance_THW.amax((1, 2), True)
+            for (judgement, row), own_HW in zip(rows, carried_THW, strict=True):
+                judgement.balance.relevance_BHW[row] = own_HW
         found.append(moments(worth_TN, grid[0], k).to(shared.device))
     return torch.cat(found), judged, cuts
 

@@ -20,7 +20,7 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.first_look import spread_over
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions
 from arr_coc.qwen.graphs.recording import Tensors
-from arr_coc.qwen.looking import Looker, explain
+from arr_coc.qwen.looking import Looker, Weighed, explain, weighed_by
 from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows, unpatchify
 from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, QuestionTokens
 from arr_coc.selectors import Selector, View
@@ -30,6 +30,7 @@ from arr_coc.timing import Stopwatch
 CHUNK = 1536  # cells looked at together: 19 MB of pixels in fp32, and 25 MB for their luma
 MAP = "map "  # what the names of maps begin with among the tensors of a judgement
 SEEN = "seen "  # and those of what was seen in the textures
+Explain = Callable[[], list[list[ImageSelection]]]  # per row, per image
 LookFirst = Callable[[Callable[[], None]], list[Tensor]]
 
 
@@ -142,16 +143,31 @@ class Chosen:
         made: dict[int, ImageSelection] = {}
         for grid, group in self.groups.items():
             judgement = None if group.judged is None else as_judgement(group.judged)
+            weighed: list[Weighed] = [({}, {})] * len(group.members) if judgement is None else weighed_by(judgement)
             for row, image in enumerate(group.members):
                 count = self.counts_I[image]
                 covered = None if group.covered_GK is None else group.covered_GK[row, :count]
                 strategy = STRATEGIES[strategies[grid][row]]
-                made[image] = explain(grid, self.cells_IK[image, :count], covered, judgement, row, strategy)
+                kept = self.cells_IK[image, :count]
+                made[image] = explain(grid, kept, covered, judgement, row, weighed[row], strategy)
                 made[image] = replace(made[image], periphery=self.copies[image])
         images: list[list[ImageSelection]] = [[] for _ in prompt.rows]
         for image, sample in enumerate(prompt.sample_of):
             images[sample].append(made[image])
         return images
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the language model is shown: prompts, and the visual tokens that are left of each image, in slots."""
+
+    prompt: Prompt
+    counts_I: list[int]
+    starts_I: Sequence[int]  # slot of the first token of each image
+    features_EVD: Tensor
+    cells_V: Tensor
+    widths_V: Tensor
+    checked: Callable[[], Explain]  # raises NotFast where the choice cannot be trusted
 
 
 def by_grid(grids: list[Grid]) -> dict[Grid, list[int]]:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arr_coc.config import FirstLook
 from arr_coc.qwen.graphs.choosing import Asked, Chosen, by_grid, everything, small_rows
 from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_length, plan, with_grids
@@ -31,19 +32,32 @@ def look_first(asked: Asked, meanwhile: Callable[[], None]) -> list[Tensor]:
 
     `meanwhile` is called as soon as the device is busy with the copies: the host has time then, and a GPU room.
     """
-    stages, prompt = asked.stages, asked.prompt
-    settings, config = asked.looker.selector.first_look, asked.looker.model.config
+    settings = asked.looker.selector.first_look
     assert settings is not None
-    grids = [settings.grid(grid) for grid in prompt.grids]
+    grids = [settings.grid(grid) for grid in asked.prompt.grids]
     slots = budget_bucket(max(height * width for height, width in grids))
-    rows_IPx = _rows(asked, grids, slots)  # at once: until then the device has nothing to do
+    return read_copies(asked.stages, asked.prompt, settings, grids, slots, _rows(asked, grids, slots), meanwhile)
+
+
+def read_copies(
+    stages: Any,
+    prompt: Prompt,
+    settings: FirstLook,
+    grids: list[Grid],
+    slots: int,
+    rows_IPx: Tensor,
+    meanwhile: Callable[[], None],
+) -> list[Tensor]:
+    """The same, where the copies are made: their cells, and their patches with room for `slots` cells of each."""
+    config = stages.model.config
     whole, grid_I2, widths = _whole(tuple(grids), slots, stages.device)
     features = stages.see(rows_IPx, whole.cells_IK, grid_I2, whole.mask_IK)
     meanwhile()
     # Prompts too are laid out while the device is busy.
     image_id = int(config.image_token_id)
     small = with_grids(prompt, grids, image_id)
-    layout = plan(small, whole.counts_I, slots, padded_length(small, whole.counts_I, image_id), image_id)
+    length, starts = padded_length(small, whole.counts_I, image_id), range(0, len(grids) * slots, slots)
+    layout = plan(small, whole.counts_I, starts, length, image_id)
     layers = settings.layers(config.text_config.num_hidden_layers)
     attended_V = stages.read_first(layout, features, whole.cells_IK.flatten(), widths, layers)
     cells = zip(attended_V.split(slots), grids, strict=True)

@@ -65,11 +65,17 @@ def read_prompt(
 
 
 def plan(
-    prompt: Prompt, counts_I: Sequence[int], slots: int, length: int, image_id: int, policy: str = "original"
+    prompt: Prompt,
+    counts_I: Sequence[int],
+    starts_I: Sequence[int],
+    length: int,
+    image_id: int,
+    policy: str = "original",
 ) -> PaddedSequences:
     """Lay out the sequences with `counts_I` tokens left of each image, in rows of `length` places.
 
-    Positions are those of the full sequence (`policy` "original"), or count what is left ("compact").
+    `starts_I` are the slots of each image's first token. Positions are those of the full sequence (`policy`
+    "original"), or count what is left ("compact").
     """
     batch = len(prompt.rows)
     ids_BM = torch.zeros(batch, length, dtype=torch.long)
@@ -89,7 +95,7 @@ def plan(
                 base_BM[row, here] = position
                 position += max(prompt.grids[image])
             if image is not None:
-                visual_BM[row, here] = torch.arange(image * slots, image * slots + count)
+                visual_BM[row, here] = torch.arange(starts_I[image], starts_I[image] + count)
             place += count
         lengths_B[row], next_B[row] = place, position
     return PaddedSequences(ids_BM, visual_BM, base_BM, lengths_B, next_B)

@@ -24,10 +24,15 @@ from arr_coc.qwen.looking import Looker
 ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")  # all of them the same mathematics
 SELECTORS = ("arr_coc", "look_twice", "training_free")  # these judge without reading back to the host
 TENSORS = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw", "question_mask")  # what it reads
+PLAYED = ("input_ids", "attention_mask", "pixel_values_videos", "video_grid_thw", "question_mask", "seconds")
 
 
 def why_not(looker: Looker, encoding: str, inputs: dict[str, Any]) -> str | None:
     """Of a request: the first reason there is."""
+    if inputs.get("pixel_values_videos") is not None:
+        looker = looker.over_clips()
+        if encoding == "dense":
+            return "it knows clips before the vision encoder alone"
     return (
         why_not_model(looker.model)
         or why_not_settings(looker, encoding)
@@ -82,7 +87,9 @@ def why_not_inputs(inputs: dict[str, Any], patch: int) -> str | None:
     Images are read where they have the size of their patches of `patch` px, as `ask` hands them on.
     """
     if inputs.get("pixel_values_videos") is not None:
-        return "it does not know clips"
+        beside = {**inputs, "original_image": inputs.get("original_image") or None}
+        unread = [name for name, value in beside.items() if name not in PLAYED and value is not None]
+        return f"it does not read {unread[0]!r} beside clips" if unread else None
     grids, images = inputs.get("image_grid_thw"), inputs.get("original_image")
     if grids is None:
         return "inputs are missing"

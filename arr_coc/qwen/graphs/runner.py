@@ -14,7 +14,8 @@ from torch import Tensor
 
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.graphs.choosing import Asked, Chosen, Pixels, choose, everything
+from arr_coc.qwen.graphs import clips, rules
+from arr_coc.qwen.graphs.choosing import Asked, Chosen, Explain, Pixels, Shown, choose, everything
 from arr_coc.qwen.graphs.copies import context_of, heard_with_copies, look_first, rows_with_copies, with_copies
 from arr_coc.qwen.graphs.layout import (
     NotFast,
@@ -29,7 +30,7 @@ from arr_coc.qwen.graphs.recording import CudaRecorder, Recorder, Recording, Rec
 from arr_coc.qwen.graphs.rules import Picking, Rows
 from arr_coc.qwen.graphs.stages import Stages
 from arr_coc.qwen.looking import Looker
-from arr_coc.qwen.request import cells_of, find_question, samples_of_images, token_types
+from arr_coc.qwen.request import Request, cells_of, find_question, samples_of_images, token_types
 from arr_coc.qwen.streaming import confidence, log_probability
 from arr_coc.records import NOT_FINITE
 from arr_coc.timing import Stopwatch
@@ -101,28 +102,47 @@ class FastRunner:
             self._check_weights(looker)
             started = time.perf_counter()
             stopwatch = Stopwatch(self.device)
-            prompt, given = self._read(looker, inputs), inputs.get("original_image")
-            images = None if given is None else [self.stages.put(image) for image in given]
-            asked = Asked(self.stages, looker, prompt, Pixels(self.stages.put(inputs["pixel_values"]), images))
-            chosen, shown, slots, features = self._choose_and_see(asked, encoding, keeps, stopwatch)
+            if inputs.get("pixel_values_videos") is None:
+                shown = self._images(looker, encoding, inputs, keeps, stopwatch)
+            else:
+                shown = self._clips(looker, inputs, keeps, stopwatch)
             with stopwatch.part("prefill"):
-                layout, decoder, said = self._prefill(looker.config.position_policy, shown, slots, features, picking)
+                layout, decoder, said = self._prefill(looker.config.position_policy, shown, picking)
             first_logits = said["logits"].clone()
             token = said["token"] if picking.warpers is None else picking.pick(first_logits)
             rows, sure = Rows(picking, inputs["input_ids"].cpu(), streamer), [log_probability(first_logits, token)]
             first = token.tolist()
             wall_ms = 1e3 * (time.perf_counter() - started)
-            strategies = chosen.strategies()
-            if any(NOT_FINITE in codes for codes in strategies.values()):
-                raise NotFast("the scores were not finite")
+            explain = shown.checked()
             rows.add(first)
             with stopwatch.part("decode"):
                 sure += self._decode(decoder, layout, token, rows)
             if streamer is not None:
                 streamer.end()
             timings = _timings(stopwatch, len(rows.steps), wall_ms)
-            explained = chosen.explain(prompt, strategies)
-            return FastResult(rows.new_BT, first_logits, explained, torch.stack(sure, dim=1).cpu(), timings)
+            return FastResult(rows.new_BT, first_logits, explain(), torch.stack(sure, dim=1).cpu(), timings)
+
+    def _images(self, looker: Looker, encoding: str, inputs: Inputs, keeps: list[Keep], stopwatch: Stopwatch) -> Shown:
+        prompt, given = self._read(looker, inputs), inputs.get("original_image")
+        images = None if given is None else [self.stages.put(image) for image in given]
+        asked = Asked(self.stages, looker, prompt, Pixels(self.stages.put(inputs["pixel_values"]), images))
+        chosen, put, slots, features = self._choose_and_see(asked, encoding, keeps, stopwatch)
+        widths = torch.tensor([width for _, width in put.grids]).repeat_interleave(slots.slots)
+        places = (slots.cells_IK.flatten(), self.stages.put(widths))
+
+        def checked() -> Explain:
+            strategies = chosen.strategies()
+            if any(NOT_FINITE in codes for codes in strategies.values()):
+                raise NotFast("the scores were not finite")
+            return partial(chosen.explain, prompt, strategies)
+
+        starts = range(0, len(put.grids) * slots.slots, slots.slots)
+        return Shown(put, slots.counts_I, starts, features, *places, checked)
+
+    def _clips(self, looker: Looker, inputs: Inputs, keeps: list[Keep], stopwatch: Stopwatch) -> Shown:
+        given = {name: inputs.get(name) for name in (*rules.PLAYED, "pixel_values", "image_grid_thw", "original_image")}
+        request = Request.of(self.model.config, self.device, **given, keep=keeps)
+        return clips.choose_and_see(self.stages, looker, request, stopwatch)
 
     def _check_weights(self, looker: Looker) -> None:
         """Recordings read weights where they lay: if weights were moved or the selector exchanged, they are void."""
@@ -208,17 +228,16 @@ class FastRunner:
         return pixels_Rx.index_select(0, index.flatten()).view(len(grids), -1, pixels_Rx.shape[1])
 
     def _prefill(
-        self, policy: str, prompt: Prompt, chosen: Chosen, features: Tensor, picking: Picking
+        self, policy: str, shown: Shown, picking: Picking
     ) -> tuple[PaddedSequences, Recording | None, Tensors]:
         """The layout, the step that goes on from it, and what the prompts gave."""
-        image_id = int(self.model.config.image_token_id)
-        length = padded_length(prompt, chosen.counts_I, image_id)
-        layout = plan(prompt, chosen.counts_I, chosen.slots, length, image_id, policy)
+        image_id, prompt = int(self.model.config.image_token_id), shown.prompt
+        length = padded_length(prompt, shown.counts_I, image_id)
+        layout = plan(prompt, shown.counts_I, shown.starts_I, length, image_id, policy)
         capacity = capacity_bucket(length + picking.most)
         decoder = self.stages.decoder(len(prompt.rows), capacity) if picking.most > 1 else None
-        widths = torch.tensor([width for _, width in prompt.grids]).repeat_interleave(chosen.slots)
-        places = (chosen.cells_IK.flatten(), self.stages.put(widths))
-        return layout, decoder, self.stages.prefill(layout, features, *places, capacity, policy)
+        seen = (shown.features_EVD, shown.cells_V, shown.widths_V)
+        return layout, decoder, self.stages.prefill(layout, *seen, capacity, policy)
 
     def _decode(self, decoder: Recording | None, layout: PaddedSequences, token: Tensor, rows: Rows) -> list[Tensor]:
         """Go on from the first token until every row has ended; the host reads one token per row and step.
