@@ -42,9 +42,6 @@ _counting = threading.Lock()
 ALL_ASKED = "all tokens were asked for"
 
 
-Weighed = tuple[dict[str, float], dict[str, float]]  # weights by way of knowing, tensions by name
-
-
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What a selector is shown of some images: a tensor per image; None where it does not read that."""
@@ -131,15 +128,16 @@ class Looker:
 
         The frames of a clip, two by two `[2, 3, h, w]`, always are; large ones at half their size.
         """
-        given, layout = request.original_image, request.layout
-        pairs = []
-        if given is None or layout.clips:
-            shown = list(zip(request.rows, layout.grids, strict=True))
-            for one in shown[layout.images :]:
-                frames = [vision.unpatchify(*one, self.geometry, frame=frame) for frame in range(self.geometry.frames)]
-                pairs.append(vision.shrunk(torch.stack(frames)))
+        given, layout, pairs = request.original_image, request.layout, list[Tensor]()
+        if request.pixel_values_videos is not None:
+            cells, window = layout.cells, self.geometry.window
+            sizes = [window * sum(cells[clip.start : clip.stop]) for clip in layout.clips]
+            of_clips = request.pixel_values_videos.split(sizes)
+            for clip, rows in zip(layout.clips, of_clips, strict=True):
+                pairs += vision.frames_of(rows, layout.grids[clip.start], self.geometry).unbind()
         if given is None:
-            return [vision.unpatchify(*one, self.geometry) for one in shown[: layout.images]] + pairs
+            shown = zip(request.rows[: layout.images], layout.grids, strict=False)
+            return [vision.unpatchify(*one, self.geometry) for one in shown] + pairs
         several = given if isinstance(given, (list, tuple)) else [given]
         if len(several) != layout.images:
             raise ValueError(f"original_image has {len(several)} images, the inputs have {layout.images}")
@@ -262,9 +260,12 @@ class Looker:
             return vision.glance(self.model, image_B3hw, grid, self.geometry)
 
     def _judge_group(
-        self, shown: Shown, grid: Grid, members: list[int], question: QuestionTokens, stopwatch: Stopwatch
+        self, shown: Shown, grid: Grid, members: list[int], question: QuestionTokens, asked: bool, stopwatch: Stopwatch
     ) -> Judgement:
-        """One group of images, each with the question of its own sample (a row of `question` each)."""
+        """One group of images, each with the question of its own sample (a row of `question` each).
+
+        `asked`: whether all of these ask something.
+        """
 
         def stacked(values: Sequence[Tensor] | None) -> Tensor | None:
             return None if values is None else torch.stack([values[image] for image in members])
@@ -273,7 +274,7 @@ class Looker:
         image_B3hw = stacked(shown.pixels)
         if shown.keys is not None and image_B3hw is not None and not torch.is_grad_enabled():
             keys = [shown.keys[n] for n in members]
-            channels = self.selector.channels_for(asked := bool(question.asked_B.all()))
+            channels = self.selector.channels_for(asked)
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images[places]
@@ -305,6 +306,7 @@ class Looker:
         """
         with stopwatch.part("question"):
             question = self.question_of(request)
+            asks = question.asked_B.tolist()  # read now: later the device is busy
         shown = self.show(request, features, begun, stopwatch)
         try:
             for played in {request.layout.is_played(image) for image in range(len(shown.grids))}:
@@ -313,7 +315,7 @@ class Looker:
                     with stopwatch.part("first look"):
                         seen = looker._look_first(request, shown)
                     shown = replace(shown, views={**shown.views, played: {"attended_BN": seen.attended}}, first=seen)
-            return self._choose(shown, question, request.layout, keeps, stopwatch, foveated)
+            return self._choose(shown, question, asks, request.layout, keeps, stopwatch, foveated)
         except Exception as error:
             if self.strict or self.raises:
                 raise
@@ -325,6 +327,7 @@ class Looker:
         self,
         shown: Shown,
         question: QuestionTokens,
+        asks: Sequence[bool],
         layout: Layout,
         keeps: Sequence[Keep],
         stopwatch: Stopwatch,
@@ -334,9 +337,10 @@ class Looker:
         judged: dict[int, tuple[Judgement, int]] = {}
         for (grid, played, _), members in groups.items():
             samples = [layout.sample_of[image] for image in members]
-            asked = QuestionTokens(question.tokens_BLD[samples], question.mask_BL[samples])
+            own = QuestionTokens(question.tokens_BLD[samples], question.mask_BL[samples])
+            asked = all(asks[sample] for sample in samples)
             more = replace(shown, more={**shown.more, **shown.views.get(played, {})})
-            judgement = lookers[played]._judge_group(more, grid, members, asked, stopwatch)
+            judgement = lookers[played]._judge_group(more, grid, members, own, asked, stopwatch)
             judged |= {image: (judgement, row) for row, image in enumerate(members)}
         with stopwatch.part("attending"):
             selectors = {played: looker.selector for played, looker in lookers.items()}
@@ -351,13 +355,13 @@ class Looker:
                 allocation = selectors[played].choose(judgement, k_B)
                 # Read from the device once for all: a clip has many moments.
                 cells_BK, mask_BK = kept_indices(allocation.keep_BHW.flatten(1))
-                counts, weighed = mask_BK.sum(-1).tolist(), weighed_by(judgement)
+                covered_BK = allocation.covered_BHW.flatten(1).gather(1, cells_BK)
+                counts, thought = mask_BK.sum(-1).tolist(), thoughts(judgement)
                 allocation = replace(allocation, strategy_B=allocation.strategy_B.cpu())
                 for row, image in enumerate(members):
-                    kept = cells_BK[row, : counts[row]]
+                    kept, covered = cells_BK[row, : counts[row]], covered_BK[row, : counts[row]]
                     whole = counts[row] == grid[0] * grid[1]  # as where scores cannot be trusted
-                    covered = allocation.covered_BHW[row].flatten()[kept]
-                    selection = explain(grid, kept, covered, judgement, row, weighed[row], allocation.strategy(row))
+                    selection = explain(grid, kept, covered, thought[row], allocation.strategy(row))
                     if selection.is_fallback and self.raises:
                         raise FloatingPointError(selection.reason)
                     selection = replace(selection, periphery=None if whole else beside[row], cut=image in cuts)
@@ -390,13 +394,21 @@ def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tens
     return weights, selection.grid if allocation.grids is None else allocation.grids[row]
 
 
-def weighed_by(judgement: Judgement) -> list[Weighed]:
-    """The weights and tensions of all rows; reads from the device."""
-    balance = judgement.balance
-    rows = zip(balance.weights_BS.tolist(), balance.tensions_BT.tolist(), strict=True)
+def thoughts(judgement: Judgement) -> list[dict[str, Any]]:
+    """What was thought of each image, as an `ImageSelection` has it; reads from the device."""
+    balance, names = judgement.balance, list(judgement.maps)
+    relevance_BHW, mass_B = balance.relevance_BHW.detach().clone(), judgement.mass_B.detach().clone()
+    maps = [map_BHW.detach().clone() for map_BHW in judgement.maps.values()]
+    weighed = zip(balance.weights_BS.tolist(), balance.tensions_BT.tolist(), strict=True)
     return [
-        (dict(zip(judgement.maps, weights, strict=True)), dict(zip(TENSIONS, tensions, strict=True)))
-        for weights, tensions in rows
+        {
+            "relevance": relevance_BHW[row],
+            "maps": {name: map_BHW[row] for name, map_BHW in zip(names, maps, strict=True)},
+            "weights": dict(zip(names, weights, strict=True)),
+            "tensions": dict(zip(TENSIONS, tensions, strict=True)),
+            "mass": mass_B[row],
+        }
+        for row, (weights, tensions) in enumerate(weighed)
     ]
 
 
@@ -404,31 +416,23 @@ def explain(
     grid: Grid,
     kept_K: Tensor,
     covered_K: Tensor | None,
-    judgement: Judgement | None,
-    row: int,
-    weighed: Weighed,
+    thought: dict[str, Any] | None,
     strategy: tuple[str, str],
 ) -> ImageSelection:
-    """The explanation of one image, in tensors of its own; `strategy` is a name and a reason."""
+    """The explanation of one image: of its `thoughts`, None where nothing was judged, and a name and a reason."""
     is_fallback = strategy == STRATEGIES[NOT_FINITE]
     if is_fallback:
         _fell_back(strategy[1])
-    if judgement is None:
+    if thought is None:
         return ImageSelection(grid, kept_K.clone(), None, {}, {}, {}, *strategy)
-    balance = judgement.balance
-    return ImageSelection(
-        grid=grid,
-        kept=kept_K.clone(),
-        relevance=balance.relevance_BHW[row].detach().clone(),
-        maps={name: map_BHW[row].detach().clone() for name, map_BHW in judgement.maps.items()},
-        weights=weighed[0],
-        tensions=weighed[1],
-        strategy=strategy[0],
-        reason=strategy[1],
-        is_fallback=is_fallback,
-        covered=None if covered_K is None else covered_K.clone(),
-        mass=judgement.mass_B[row].detach(),
-    )
+    covered = None if covered_K is None else covered_K.clone()
+    named: dict[str, Any] = {
+        "strategy": strategy[0],
+        "reason": strategy[1],
+        "is_fallback": is_fallback,
+        "covered": covered,
+    }
+    return ImageSelection(grid=grid, kept=kept_K.clone(), **thought, **named)
 
 
 def _fell_back(reason: str, **how: Any) -> None:

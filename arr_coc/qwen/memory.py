@@ -74,6 +74,8 @@ class Memory:
         `what` says how they are seen: a grid, a selector.
         """
         names = [lasting(("pyramid", key, what), [key]) for key in keys]
+        if not any(names):  # nobody can know these again
+            return see(list(range(len(keys))))
         found = [self.get(name) for name in names]
         missing = [place for place, held in enumerate(found) if held is None]
         if missing:

@@ -31,7 +31,7 @@ STEPS = 10  # halvings of the search for the least worth that is kept
 
 @dataclass(frozen=True, slots=True)
 class Motion:
-    """What became of the moment before, in each moment; the first has none before it, and is all new. On the host."""
+    """What became of the moment before, in each moment; the first has none before it, and is all new."""
 
     source_Ts: Tensor  # the sample where each sample's content was, long: finer than cells, so slow motion adds up
     new_THW: Tensor  # how much of it is new, 0 to 1
@@ -40,6 +40,10 @@ class Motion:
     @property
     def grid(self) -> tuple[int, int]:
         return self.new_THW.shape[1], self.new_THW.shape[2]
+
+    def on_host(self) -> "Motion":
+        """There, what goes from moment to moment is quicker."""
+        return Motion(self.source_Ts.cpu(), self.new_THW.cpu(), self.cuts_T.cpu())
 
 
 def samples_of(frames_TF3hw: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -75,7 +79,7 @@ def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
     shift_Thw2 = shift_THW2.repeat_interleave(FINE, 1).repeat_interleave(FINE, 2)
     y_h1, x_w = torch.arange(height, device=now.device).unsqueeze(1), torch.arange(width, device=now.device)
     y_Thw, x_Thw = (y_h1 + shift_Thw2[..., 0]).clamp(0, height - 1), (x_w + shift_Thw2[..., 1]).clamp(0, width - 1)
-    return Motion((y_Thw * width + x_Thw).flatten(1).cpu(), new_THW.cpu(), cuts_T.cpu())
+    return Motion((y_Thw * width + x_Thw).flatten(1), new_THW, cuts_T)
 
 
 def to_samples(values_TN: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -174,25 +178,31 @@ def over_time(
     `selectors` are who judged samples without clips, and with. `pixels` are those of all images; without them, and for
     selectors without a sense of time, nothing is carried over.
     """
-    shared, timing = budgets(selectors, layout, judged, keeps), selectors[True].timing
+    timing, moved = selectors[True].timing, dict[int, Motion]()
+    if timing is not None and pixels is not None:
+        # Before anything is read back: the device may still be looking, and launches are hidden behind that.
+        for clip in layout.clips:
+            samples = samples_of(torch.stack([pixels[image] for image in clip]), layout.grids[clip.start])
+            moved[clip.start] = follow(samples, timing)
+    shared = budgets(selectors, layout, judged, keeps)
     found, cuts = [shared[: layout.images]], set[int]()
     anew = {id(judgement): _copied(judgement) for judgement, _ in judged.values()} if layout.clips else {}
     judged = {image: (anew.get(id(judgement), judgement), row) for image, (judgement, row) in judged.items()}
     for clip, k in zip(layout.clips, shared[layout.images :].tolist(), strict=True):
-        rows, grid = [judged[image] for image in clip], layout.grids[clip.start]
-        relevance_THW = torch.stack([judgement.balance.relevance_BHW[row] for judgement, row in rows])
-        worth_TN = worth_of(relevance_THW, torch.stack([judgement.mass_B[row] for judgement, row in rows])).cpu()
-        if timing is not None and pixels is not None:
-            samples = samples_of(torch.stack([pixels[image] for image in clip]), grid)
-            motion = follow(samples, timing)
+        rows = [judged[image] for image in clip]
+        (judgement, _), places = rows[0], [row for _, row in rows]
+        assert all(one is judgement for one, _ in rows), "moments of a clip are judged together"
+        relevance_THW = judgement.balance.relevance_BHW[places]
+        worth_TN = worth_of(relevance_THW, judgement.mass_B[places]).cpu()
+        if timing is not None and clip.start in moved:
+            motion = moved[clip.start].on_host()
             cuts |= {clip[t] for t in motion.cuts_T.nonzero().flatten().tolist()}
             worth_TN = steady(worth_TN, motion, timing.decay)
             worth_TN = unseen(worth_TN, motion, timing.repeated, k)
             stretched_TN = worth_TN / worth_TN.amax(1, keepdim=True).clamp(min=1e-12)
             carried_THW = stretched_TN.view_as(relevance_THW).to(relevance_THW) * relevance_THW.amax((1, 2), True)
-            for (judgement, row), own_HW in zip(rows, carried_THW, strict=True):
-                judgement.balance.relevance_BHW[row] = own_HW
-        found.append(moments(worth_TN, grid[0], k).to(shared.device))
+            judgement.balance.relevance_BHW[places] = carried_THW
+        found.append(moments(worth_TN, layout.grids[clip.start][0], k).to(shared.device))
     return torch.cat(found), judged, cuts
 
 

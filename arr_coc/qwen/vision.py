@@ -30,6 +30,7 @@ Grid = tuple[int, int]  # cells: height, width
 
 LEAST = 256  # px of the longer side of a glance, where the image has that many
 SHRINK = 4  # above 1,024 px a glance has a quarter of the image's side
+AT_ONCE = 8  # moments of a clip whose frames are made of patches at once
 LARGE = 448  # px of the shorter side of a frame that is read at half its size
 QUERIES = 256  # rows of the ViT's attention matrix that are held at a time
 
@@ -103,18 +104,26 @@ def patchify(image_B3hw: Tensor, geometry: Geometry) -> Tensor:
     return rows.expand(-1, -1, -1, geometry.frames, -1).flatten(2)
 
 
-def unpatchify(
-    rows_PX: Tensor, grid: Grid, geometry: Geometry, channels: slice = slice(None), frame: int = 0
-) -> Tensor:
-    """The resized image `[3, h, w]` in [0, 1], or some `channels`, back from its flattened, normalised patches.
+def unpatchify(rows_PX: Tensor, grid: Grid, geometry: Geometry, channels: slice = slice(None)) -> Tensor:
+    """The resized image `[3, h, w]` in [0, 1], or some `channels`, back from its flattened, normalised patches."""
+    return _unpatched(rows_PX.unsqueeze(0), grid, geometry, channels, 1)[0, 0]
 
-    Of a pair of frames, the one of that number.
-    """
+
+def frames_of(rows_PX: Tensor, grid: Grid, geometry: Geometry) -> Tensor:
+    """The frames of a clip two by two, `[T, F, 3, h, w]` in [0, 1], from the patches of all; large ones `shrunk`."""
+    pairs = rows_PX.view(-1, grid[0] * grid[1] * geometry.window, rows_PX.shape[1])
+    made = [_unpatched(some, grid, geometry, slice(None), geometry.frames) for some in pairs.split(AT_ONCE)]
+    return torch.cat([shrunk(frames.flatten(0, 1)).unflatten(0, frames.shape[:2]) for frames in made])
+
+
+def _unpatched(rows_BPX: Tensor, grid: Grid, geometry: Geometry, channels: slice, frames: int) -> Tensor:
+    """Some `channels` of the first `frames` that each row shows, `[B, F, C, h, w]` in [0, 1]."""
     patch, merge, (height, width) = geometry.patch, geometry.merge, grid
-    blocks = rows_PX.view(height, width, merge, merge, 3, geometry.frames, patch, patch)[:, :, :, :, channels, frame]
-    image = blocks.permute(4, 0, 2, 5, 1, 3, 6).float().reshape(-1, height * geometry.cell, width * geometry.cell)
-    mean, std = geometry.scale(image.device)
-    return (image * std[channels] + mean[channels]).clamp(0, 1)
+    blocks = rows_BPX.view(-1, height, width, merge, merge, 3, geometry.frames, patch, patch)
+    blocks = blocks[:, :, :, :, :, channels, :frames].permute(0, 6, 5, 1, 3, 7, 2, 4, 8).float()
+    images = blocks.reshape(*blocks.shape[:3], height * geometry.cell, width * geometry.cell)
+    mean, std = geometry.scale(images.device)
+    return (images * std[channels] + mean[channels]).clamp(0, 1)
 
 
 def resize(image_3hw: Tensor, grid: Grid, cell: int) -> Tensor:

@@ -4,8 +4,8 @@ python -m studies.speed.video --shape qwen3-vl-2b --frames 64 --side 768 --out r
 python -m studies.speed.video --frames 32 --side 512 --out results/speed-video-cpu.json     # mini, on the CPU
 
 Weights of a shape are random, frames are noise with a square that moves: what is measured does not depend on them. The
-plain model is transformers as it is; ours looks twice, eagerly and, with --recorded, over recorded graphs, as a GPU does
-unless told otherwise; all tokens over recordings stand beside it. One JSON document goes to --out.
+plain model is transformers as it is; ours looks twice, eagerly and, with --recorded, over recordings, as it does on
+GPUs unless told otherwise; all tokens over recordings stand beside it. One JSON document goes to --out.
 """
 
 import argparse

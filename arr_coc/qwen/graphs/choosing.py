@@ -20,7 +20,7 @@ from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.first_look import spread_over
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions
 from arr_coc.qwen.graphs.recording import Tensors
-from arr_coc.qwen.looking import Looker, Weighed, explain, weighed_by
+from arr_coc.qwen.looking import Looker, explain, thoughts
 from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows, unpatchify
 from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, QuestionTokens
 from arr_coc.selectors import Selector, View
@@ -142,14 +142,13 @@ class Chosen:
         """Per row and image, in tensors of their own."""
         made: dict[int, ImageSelection] = {}
         for grid, group in self.groups.items():
-            judgement = None if group.judged is None else as_judgement(group.judged)
-            weighed: list[Weighed] = [({}, {})] * len(group.members) if judgement is None else weighed_by(judgement)
+            thought = None if group.judged is None else thoughts(as_judgement(group.judged))
             for row, image in enumerate(group.members):
                 count = self.counts_I[image]
                 covered = None if group.covered_GK is None else group.covered_GK[row, :count]
                 strategy = STRATEGIES[strategies[grid][row]]
                 kept = self.cells_IK[image, :count]
-                made[image] = explain(grid, kept, covered, judgement, row, weighed[row], strategy)
+                made[image] = explain(grid, kept, covered, None if thought is None else thought[row], strategy)
                 made[image] = replace(made[image], periphery=self.copies[image])
         images: list[list[ImageSelection]] = [[] for _ in prompt.rows]
         for image, sample in enumerate(prompt.sample_of):
@@ -158,7 +157,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Laid:
     """What the language model is shown: prompts, and the visual tokens that are left of each image, in slots."""
 
     prompt: Prompt

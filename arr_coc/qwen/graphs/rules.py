@@ -87,6 +87,8 @@ def why_not_inputs(inputs: dict[str, Any], patch: int) -> str | None:
     Images are read where they have the size of their patches of `patch` px, as `ask` hands them on.
     """
     if inputs.get("pixel_values_videos") is not None:
+        if inputs.get("pixel_values") is not None:
+            return "it does not know clips among images"
         beside = {**inputs, "original_image": inputs.get("original_image") or None}
         unread = [name for name, value in beside.items() if name not in PLAYED and value is not None]
         return f"it does not read {unread[0]!r} beside clips" if unread else None

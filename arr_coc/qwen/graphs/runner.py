@@ -15,7 +15,7 @@ from torch import Tensor
 from arr_coc.config import Keep
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.graphs import clips, rules
-from arr_coc.qwen.graphs.choosing import Asked, Chosen, Explain, Pixels, Shown, choose, everything
+from arr_coc.qwen.graphs.choosing import Asked, Chosen, Explain, Laid, Pixels, choose, everything
 from arr_coc.qwen.graphs.copies import context_of, heard_with_copies, look_first, rows_with_copies, with_copies
 from arr_coc.qwen.graphs.layout import (
     NotFast,
@@ -122,7 +122,7 @@ class FastRunner:
             timings = _timings(stopwatch, len(rows.steps), wall_ms)
             return FastResult(rows.new_BT, first_logits, explain(), torch.stack(sure, dim=1).cpu(), timings)
 
-    def _images(self, looker: Looker, encoding: str, inputs: Inputs, keeps: list[Keep], stopwatch: Stopwatch) -> Shown:
+    def _images(self, looker: Looker, encoding: str, inputs: Inputs, keeps: list[Keep], stopwatch: Stopwatch) -> Laid:
         prompt, given = self._read(looker, inputs), inputs.get("original_image")
         images = None if given is None else [self.stages.put(image) for image in given]
         asked = Asked(self.stages, looker, prompt, Pixels(self.stages.put(inputs["pixel_values"]), images))
@@ -137,9 +137,9 @@ class FastRunner:
             return partial(chosen.explain, prompt, strategies)
 
         starts = range(0, len(put.grids) * slots.slots, slots.slots)
-        return Shown(put, slots.counts_I, starts, features, *places, checked)
+        return Laid(put, slots.counts_I, starts, features, *places, checked)
 
-    def _clips(self, looker: Looker, inputs: Inputs, keeps: list[Keep], stopwatch: Stopwatch) -> Shown:
+    def _clips(self, looker: Looker, inputs: Inputs, keeps: list[Keep], stopwatch: Stopwatch) -> Laid:
         given = {name: inputs.get(name) for name in (*rules.PLAYED, "pixel_values", "image_grid_thw", "original_image")}
         request = Request.of(self.model.config, self.device, **given, keep=keeps)
         return clips.choose_and_see(self.stages, looker, request, stopwatch)
@@ -227,9 +227,7 @@ class FastRunner:
         index = first_I11 + chosen.cells_IK.unsqueeze(-1) * window + torch.arange(window, device=self.device)
         return pixels_Rx.index_select(0, index.flatten()).view(len(grids), -1, pixels_Rx.shape[1])
 
-    def _prefill(
-        self, policy: str, shown: Shown, picking: Picking
-    ) -> tuple[PaddedSequences, Recording | None, Tensors]:
+    def _prefill(self, policy: str, shown: Laid, picking: Picking) -> tuple[PaddedSequences, Recording | None, Tensors]:
         """The layout, the step that goes on from it, and what the prompts gave."""
         image_id, prompt = int(self.model.config.image_token_id), shown.prompt
         length = padded_length(prompt, shown.counts_I, image_id)
