@@ -19,6 +19,11 @@ CAUTION = 0.5  # least share of even coverage where a map, or an image, looks li
 MOST_TABLE_BYTES = 32 << 20  # of a kind: those of 80 image sizes up to 1,024 px a side
 
 
+def rows_at(tensor: Tensor, places: Sequence[int]) -> Tensor:
+    """Some rows, in that order. A list as an index would make the host wait until the device has nothing to do."""
+    return tensor.index_select(0, torch.tensor(places).to(tensor.device, non_blocking=True))
+
+
 def constant_table(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A table that depends on sizes and a device alone: made once, and kept for a while.
 

@@ -31,7 +31,7 @@ from arr_coc.qwen.moving import over_time
 from arr_coc.qwen.periphery import context_grid, periphery_grid
 from arr_coc.qwen.request import IMAGE, VIDEO, ChatTokens, Layout, Request, check_aspect, evidence_mask, find_question
 from arr_coc.qwen.vision import Geometry, Grid
-from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens, TexturePyramid
+from arr_coc.records import NOT_FINITE, STRATEGIES, Judgement, QuestionTokens, TexturePyramid, rows_at
 from arr_coc.selectors import Selector, Taken, View
 from arr_coc.timing import Stopwatch
 
@@ -277,7 +277,7 @@ class Looker:
             channels = self.selector.channels_for(asked)
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
-                some = images[places]
+                some = images if len(places) == len(images) else rows_at(images, places)
                 glance_BXHW = self._glance(some, grid, stopwatch)
                 if glance_BXHW is not None:
                     leave_impressions(self.impressions, [keys[place] for place in places], glance_BXHW, self.geometry)
@@ -337,7 +337,7 @@ class Looker:
         judged: dict[int, tuple[Judgement, int]] = {}
         for (grid, played, _), members in groups.items():
             samples = [layout.sample_of[image] for image in members]
-            own = QuestionTokens(question.tokens_BLD[samples], question.mask_BL[samples])
+            own = QuestionTokens(rows_at(question.tokens_BLD, samples), rows_at(question.mask_BL, samples))
             asked = all(asks[sample] for sample in samples)
             more = replace(shown, more={**shown.more, **shown.views.get(played, {})})
             judgement = lookers[played]._judge_group(more, grid, members, own, asked, stopwatch)
@@ -347,7 +347,7 @@ class Looker:
             k_I, judged, cuts = over_time(selectors, layout, judged, keeps, shown.pixels)
             chosen: dict[int, tuple[ImageSelection, Tensor, Tensor | None, Grid]] = {}
             for (grid, played, _), members in groups.items():
-                (judgement, _), k_B = judged[members[0]], k_I[members]
+                (judgement, _), k_B = judged[members[0]], rows_at(k_I, members)
                 beside: list[Grid | None] = [None] * len(members)
                 if foveated and members[0] < layout.images:
                     beside, windows = self.beside(grid, k_B.tolist())
@@ -419,20 +419,17 @@ def explain(
     thought: dict[str, Any] | None,
     strategy: tuple[str, str],
 ) -> ImageSelection:
-    """The explanation of one image: of its `thoughts`, None where nothing was judged, and a name and a reason."""
+    """The explanation of one image: of its `thoughts`, None where nothing was judged, and a name and a reason.
+
+    Tensors are taken as they are: a recording's own are copied before.
+    """
     is_fallback = strategy == STRATEGIES[NOT_FINITE]
     if is_fallback:
         _fell_back(strategy[1])
     if thought is None:
-        return ImageSelection(grid, kept_K.clone(), None, {}, {}, {}, *strategy)
-    covered = None if covered_K is None else covered_K.clone()
-    named: dict[str, Any] = {
-        "strategy": strategy[0],
-        "reason": strategy[1],
-        "is_fallback": is_fallback,
-        "covered": covered,
-    }
-    return ImageSelection(grid=grid, kept=kept_K.clone(), **thought, **named)
+        return ImageSelection(grid, kept_K, None, {}, {}, {}, *strategy)
+    named: dict[str, Any] = {"strategy": strategy[0], "reason": strategy[1], "is_fallback": is_fallback}
+    return ImageSelection(grid=grid, kept=kept_K, covered=covered_K, **thought, **named)
 
 
 def _fell_back(reason: str, **how: Any) -> None:

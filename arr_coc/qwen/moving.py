@@ -11,6 +11,8 @@ side), N = H * W, s = h * w, D shifts that are tried, I images of all samples.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import torch
@@ -20,7 +22,7 @@ from torch import Tensor
 from arr_coc.attending import choose_cells, coverage
 from arr_coc.config import FINE, Keep, Timing
 from arr_coc.qwen.request import Layout
-from arr_coc.records import Judgement
+from arr_coc.records import Judgement, rows_at
 from arr_coc.selectors import Selector
 
 Judged = dict[int, tuple[Judgement, int]]  # of each image: the judgement, and its row there
@@ -52,6 +54,15 @@ def samples_of(frames_TF3hw: Tensor, grid: tuple[int, int]) -> Tensor:
     return F.adaptive_avg_pool2d(frames_TF3hw.flatten(0, 1), size).unflatten(0, frames_TF3hw.shape[:2])
 
 
+@lru_cache(maxsize=8)
+def _shifts(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Numbers of all shifts, row by row, from the nearest to the farthest: among equals, what moved least; and they."""
+    steps = range(-REACH, REACH + 1)
+    ordered = sorted((y**2 + x**2, number, y, x) for number, (y, x) in enumerate(product(steps, steps)))
+    places, shifts = [number for _, number, *_ in ordered], [shift for *_, y, x in ordered for shift in [(y, x)]]
+    return torch.tensor(places, device=device), torch.tensor(shifts, device=device)
+
+
 def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
     """Each cell is looked for in the moment before, frame by frame of both, within a cell each way.
 
@@ -61,14 +72,18 @@ def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
     now = samples_TF3hw.flatten(1, 2)
     before = torch.cat([now[:1], now[:-1]])
     wide = F.pad(before, (REACH,) * 4, mode="replicate")
-    shifts = [(y, x) for y in range(-REACH, REACH + 1) for x in range(-REACH, REACH + 1)]
-    shifts.sort(key=lambda one: one[0] ** 2 + one[1] ** 2)  # among equals, what moved least
-    found = []
-    for y, x in shifts:
-        moved = wide[..., REACH + y : REACH + y + height, REACH + x : REACH + x + width]
-        found.append(F.avg_pool2d((now - moved).abs().mean(1), FINE))
-    apart_THW, best_THW = torch.stack(found, 1).min(1)
-    shift_THW2 = torch.tensor(shifts, device=now.device)[best_THW]
+    nearest_D, shift_D2 = _shifts(now.device)
+    # A CPU wants what fits its cache, a GPU few launches.
+    most = max(1, (1 << 20 if now.device.type == "cpu" else 1 << 27) // ((2 * REACH + 1) * now[0].numel()))
+    parts = []
+    for now_TChw, wide_TChw in zip(now.split(most), wide.split(most), strict=True):
+        found = []
+        for y in range(2 * REACH + 1):  # a row of shifts at once
+            moved_TCDhw = wide_TChw[..., y : y + height, :].unfold(-1, width, 1).transpose(-2, -3)
+            found.append(F.avg_pool2d((now_TChw.unsqueeze(2) - moved_TCDhw).abs_().mean(1), FINE))
+        parts.append(torch.cat(found, 1))
+    apart_THW, best_THW = torch.cat(parts)[:, nearest_D].min(1)
+    shift_THW2 = shift_D2[best_THW]
     camera_T2 = shift_THW2.flatten(1, 2).median(1).values
     own_THW = (shift_THW2 - camera_T2[:, None, None]).abs().amax(-1) / FINE
     new_THW = torch.maximum(apart_THW / timing.change, timing.motion * own_THW).clamp(max=1)
@@ -192,8 +207,8 @@ def over_time(
         rows = [judged[image] for image in clip]
         (judgement, _), places = rows[0], [row for _, row in rows]
         assert all(one is judgement for one, _ in rows), "moments of a clip are judged together"
-        relevance_THW = judgement.balance.relevance_BHW[places]
-        worth_TN = worth_of(relevance_THW, judgement.mass_B[places]).cpu()
+        relevance_THW = rows_at(judgement.balance.relevance_BHW, places)
+        worth_TN = worth_of(relevance_THW, rows_at(judgement.mass_B, places)).cpu()
         if timing is not None and clip.start in moved:
             motion = moved[clip.start].on_host()
             cuts |= {clip[t] for t in motion.cuts_T.nonzero().flatten().tolist()}
@@ -201,7 +216,7 @@ def over_time(
             worth_TN = unseen(worth_TN, motion, timing.repeated, k)
             stretched_TN = worth_TN / worth_TN.amax(1, keepdim=True).clamp(min=1e-12)
             carried_THW = stretched_TN.view_as(relevance_THW).to(relevance_THW) * relevance_THW.amax((1, 2), True)
-            judgement.balance.relevance_BHW[places] = carried_THW
+            judgement.balance.relevance_BHW.index_copy_(0, torch.tensor(places).to(carried_THW.device), carried_THW)
         found.append(moments(worth_TN, layout.grids[clip.start][0], k).to(shared.device))
     return torch.cat(found), judged, cuts
 

@@ -140,14 +140,15 @@ class Chosen:
 
     def explain(self, prompt: Prompt, strategies: dict[Grid, list[int]]) -> list[list[ImageSelection]]:
         """Per row and image, in tensors of their own."""
-        made: dict[int, ImageSelection] = {}
+        made, cells_IK = dict[int, ImageSelection](), self.cells_IK.clone()
         for grid, group in self.groups.items():
+            covered_GK = None if group.covered_GK is None else group.covered_GK.clone()
             thought = None if group.judged is None else thoughts(as_judgement(group.judged))
             for row, image in enumerate(group.members):
                 count = self.counts_I[image]
-                covered = None if group.covered_GK is None else group.covered_GK[row, :count]
+                covered = None if covered_GK is None else covered_GK[row, :count]
                 strategy = STRATEGIES[strategies[grid][row]]
-                kept = self.cells_IK[image, :count]
+                kept = cells_IK[image, :count]
                 made[image] = explain(grid, kept, covered, None if thought is None else thought[row], strategy)
                 made[image] = replace(made[image], periphery=self.copies[image])
         images: list[list[ImageSelection]] = [[] for _ in prompt.rows]
