@@ -1,6 +1,6 @@
 """Rows a second of `arr-coc batch`, alone and by workers of Ray, in turns: does a second worker pay on two cores?
 
-    python -m studies.batch_rate      # mini, 288 rows of 512 px, into results/batch.json; needs the extra ray
+    python -m studies.batch_rate      # mini, 576 rows of 512 px, into results/batch.json; needs the extra ray
 
 Each way runs as a command of its own. What it takes to get its first rows is its start, told apart; the rate is that of
 the rows after them. The loop without Ray has all cores for its one model, a worker of Ray has one.
@@ -58,7 +58,7 @@ def measure(source: Path, out: Path, first: int, rows: int, *words: str) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=288)
+    parser.add_argument("--rows", type=int, default=576)
     parser.add_argument("--side", type=int, default=512, help="pixels")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--turns", type=int, default=2)

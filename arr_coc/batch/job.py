@@ -10,6 +10,7 @@ import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ LONGEST_ERROR = 500  # characters
 HERE = "local"  # the address of no cluster: Ray is started on this machine, for this job
 WRITTEN_FOR = "2.60.0"  # of Ray
 BLOCK = 2  # batches that a worker is given at once: while one is answered, images of the next are read
+LAST = 3  # batches for each worker that are given one by one, the last of all
 
 Answer = Callable[[Iterable[AskedRow]], Iterable[Record]]
 
@@ -156,6 +158,18 @@ class Worker:
             raise
 
 
+def shared_out(rows: int, batch: int, workers: int) -> list[slice]:
+    """Blocks of rows: of several batches, whose prompts can be put together by length; at the end of one batch each.
+
+    Whoever has a large block when all others are done keeps them waiting.
+    """
+    starts, start = [], 0
+    while start < rows:
+        starts.append(start)
+        start += batch * (BLOCK if rows - start >= (LAST * workers + BLOCK) * batch else 1)
+    return [slice(*ends) for ends in pairwise([*starts, rows])]
+
+
 class Cluster:
     """Ray, as long as a job needs it. `workers` 0: one for each GPU, else for each core but one."""
 
@@ -182,18 +196,17 @@ class Cluster:
         """The record of every row, as blocks of them are answered."""
         import pyarrow
 
-        data, size = self.ray.data, BLOCK * self.job.batch
-        items = [json.dumps(asdict(row)) for row in rows]
+        data, items = self.ray.data, [json.dumps(asdict(row)) for row in rows]
         if not items:
             return
         # Whole batches from the start: Ray joins blocks of less, and what it splits later goes to one worker, so that
         # the others wait at the end.
-        blocks = [pyarrow.table({"row": items[start : start + size]}) for start in range(0, len(items), size)]
+        blocks = [pyarrow.table({"row": items[part]}) for part in shared_out(len(items), self.job.batch, self.workers)]
         each: dict[str, Any] = {"num_gpus": 1} if self.gpus else {"num_cpus": 1}
         answered = data.from_arrow(blocks).map_batches(
             Worker,
             fn_constructor_args=(self.job,),
-            batch_size=size,
+            batch_size=None,
             batch_format="pyarrow",
             compute=data.ActorPoolStrategy(size=min(self.workers, len(blocks)), max_tasks_in_flight_per_actor=2),
             **each,

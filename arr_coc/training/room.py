@@ -16,7 +16,7 @@ from arr_coc.training.config import MOST_CELLS
 from arr_coc.training.memory import RESERVE_GB, MemoryEstimate, Plan, estimate_plan
 
 LIBRARIES = 700e6  # bytes of a process that has imported everything, and of what its kernels hold
-BESIDE_CUDA = 3e9  # of the host, where a GPU computes: its driver and libraries, and staging
+BESIDE_CUDA = 2e9  # of the host, where a GPU computes: its driver, libraries and staging; 1.6e9 to 2.2e9 were measured
 WORKER = 90e6  # of each worker, what it does not share with the process that it was forked from
 AHEAD = 2  # batches that a worker makes before they are asked for
 MOST_WORKERS = 14

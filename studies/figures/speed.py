@@ -140,8 +140,16 @@ def clip_times(results: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str
     rows = []
     for name, row in results["rows"].items():
         parts = (f"{row[part]:,.0f} ms" if part in row else "-" for part in ("select", "vision", "prefill", "ttft_ms"))
-        kept = "all tokens" if name == "all" else f"{row['kept']} kept ({float(name):.0%})"
-        rows.append((kept, *parts, f"x{row.get('speed_up', 1):.1f}", f"{row['peak_above_mb']:,.0f} MB"))
+        how, dial = name.split(", ") if ", " in name else ("eager", name)
+        kept = "all tokens" if dial == "all" else f"{row['kept']:,} kept ({float(dial):.0%})"
+        rows.append(
+            (
+                kept if how == "eager" else f"{kept}, {how}",
+                *parts,
+                f"x{results['rows']['all']['ttft_ms'] / row['ttft_ms']:.1f}",
+                f"{row['peak_above_mb']:,.0f} MB",
+            )
+        )
     heads = ("", "select", "vision", "prefill", "first token", "faster", "memory above the weights")
     what = (
         f"{results['frames']} frames of {results['side']} px, {results['tokens']:,} visual tokens, {results['model']}"
@@ -152,6 +160,21 @@ def clip_times(results: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str
 def clip_table(results: dict[str, Any]) -> str:
     heads, rows, said = clip_times(results)
     return "\n".join([*markdown_table(heads, rows), "", said])
+
+
+def trial_table(trials: list[dict[str, Any]]) -> str:
+    """Memory that a few steps of training really took, beside what was foretold."""
+    rows = [
+        (
+            f"stage {one['stage']}, {one['target'] if one['stage'] != 2 else one['adapt']}",
+            f"{one['questions']}",
+            f"{one['peak_bytes'] / 1e9:.2f} GB ({one['peak_over_estimate']:.2f} of the estimate)",
+            f"{one['host_peak_bytes'] / 1e9:.2f} GB ({one['host_over_estimate']:.2f})",
+        )
+        for one in trials
+    ]
+    heads = ("20 steps at 1024 px", "questions", "peak on the GPU", "peak on the machine")
+    return "\n".join(markdown_table(heads, rows)).replace("20 steps", f"{trials[0]['steps']} steps")
 
 
 def ask_line(results: dict[str, Any]) -> str:

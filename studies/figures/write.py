@@ -29,6 +29,7 @@ from studies.figures.speed import (
     speed_fit,
     speed_growth,
     speed_table,
+    trial_table,
 )
 from studies.figures.stock import (
     compact_positions,
@@ -183,6 +184,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "study": (study_tables, "selector-study"),
         "worlds": (worlds_table, "selector-worlds"),
         "questions alone": (alone_table, "questions-alone"),
+        "trial": (trial_table, "trial"),
     },
     "docs/textures.md": {
         "texture cost": (texture_cost, "speed-textures"),
@@ -200,6 +202,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "deliberation": (deliberation_table, "deliberation"),
         "ask on a GPU": (ask_line, "speed-gpu-ask"),
         "ask on a CPU": (ask_line, "speed-cpu"),
+        "clip on a GPU": (clip_table, "speed-video"),
         "clip on a CPU": (clip_table, "speed-video-cpu"),
     },
 }
