@@ -38,6 +38,29 @@ def stock_runs(results: dict[str, Any]) -> str:
     return "\n".join(markdown_table(("run", "seconds", "config", "steps", "val at the end", "the wide world"), rows))
 
 
+def half_runs(results: dict[str, Any]) -> str:
+    """How far a model of half the size came, and how many answer tokens were right on the way."""
+    heads = (
+        "run",
+        "seconds",
+        "config",
+        "steps",
+        "answer tokens right, from the start to the end",
+        "val",
+        "the wide world",
+    )
+    rows = []
+    for one in results["runs"]:
+        curve = ", ".join(f"{point['token_accuracy']:.0%}" for point in one["curve"])
+        stopped = f" (stopped at {one['stopped_at']:.0%})" if "stopped_at" in one else ""
+        reached = ("-", "-")
+        if "wide" in one:
+            reached = (f"{one['val']:.1%}", f"{one['wide']['accuracy']:.1%} of {one['wide']['n']:,}")
+        how = f"`{one['config']}`, seed {one['seed']}"
+        rows.append((f"{one['run']}", f"{one['seconds']}{stopped}", how, f"{one['steps']:,}", curve, *reached))
+    return "\n".join(markdown_table(heads, rows))
+
+
 def stock_tables(results: dict[str, Any]) -> str:
     """Exact answers with all tokens and with cells missing, and what that costs each family."""
     splits = results["splits"]

@@ -34,6 +34,7 @@ from studies.figures.speed import (
 from studies.figures.stock import (
     compact_positions,
     counting_falls,
+    half_runs,
     late_places,
     simple_choices,
     stock_runs,
@@ -174,6 +175,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
         "wide": (wide_table, "wide"),
         "stock runs": (stock_runs, "mini-stock"),
         "stock": (stock_tables, "mini-stock"),
+        "half": (half_runs, "mini-half"),
         "late places": (late_places, "effects"),
         "simple choices": (simple_choices, "effects"),
         "compact positions": (compact_positions, "effects"),
