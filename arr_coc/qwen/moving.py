@@ -130,13 +130,13 @@ def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int) -> Tensor:
     )  # thousands of small steps: these take a third of torch's time
     same = to_samples(1 - motion.new_THW.flatten(1), motion.grid).numpy()
     cell_s = to_samples(torch.arange(height * width).unsqueeze(0), motion.grid)[0].numpy()
-    share = np.full(FINE, 1 / FINE**2, np.float32)  # of a sample in its cell
     found, low, high = worth.copy(), 0.0, float(worth.max())
     for _ in range(STEPS):
         least, held_s = (low + high) / 2, np.zeros_like(same[0])
         for t in range(steps):
             held_s = held_s.take(source[t]) * same[t]
-            held_N = held_s.reshape(height, FINE, -1).sum(1).reshape(-1, FINE) @ share
+            columns = held_s.reshape(height, FINE, -1).sum(1).reshape(-1, FINE)
+            held_N = sum(columns[:, place] for place in range(FINE)) / FINE**2
             found[t] = worth[t] * (1 - (1 - repeated) * held_N)
             np.maximum(held_s, (found[t] > least)[cell_s], out=held_s)
         low, high = (least, high) if int((found > least).sum()) > k else (low, least)
