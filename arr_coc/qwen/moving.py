@@ -25,6 +25,7 @@ from arr_coc.selectors import Selector
 Judged = dict[int, tuple[Judgement, int]]  # of each image: the judgement, and its row there
 TIE = 1e-6  # of the highest score: what the even order adds where cells are worth the same
 REACH = FINE  # samples that content may have moved in a moment, each way: a cell
+NARROW = 1e-3  # how far above the rest it is that what matters is told again, the most relevant first
 STEPS = 10  # halvings of the search for the least worth that is kept
 
 
@@ -97,13 +98,16 @@ def steady(worth_TN: Tensor, motion: Motion, decay: float) -> Tensor:
     return torch.stack([to_cells(one, motion.grid) for one in carried])
 
 
-def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int) -> Tensor:
+def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int, enough: float = 1.0) -> Tensor:
     """Worth, less where the same content was kept before: what a search for the k best of them comes to.
 
     What is kept depends on what was kept before it. So the least worth that is kept is searched for: with each guess
-    the clip is gone through once, and it is noted which content is held.
+    the clip is gone through once, and it is noted which content is held. A budget that is more than the cells take
+    which hold `enough` of all worth, shows these again before it goes to the rest.
     """
-    grid = motion.grid
+    grid, ranked = motion.grid, worth_TN.flatten().sort(descending=True).values
+    bar = ranked[int((ranked.cumsum(0) < enough * ranked.sum()).sum().clamp(max=len(ranked) - 1))]
+    again_TN = torch.where(worth_TN > bar, bar * (1 + NARROW * worth_TN / ranked[0].clamp(min=1e-12)), 0.0)
     same_Ts, low, high = to_samples(1 - motion.new_THW.flatten(1), grid), 0.0, float(worth_TN.max())
     found_TN = worth_TN
     for _ in range(STEPS):
@@ -111,7 +115,8 @@ def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int) -> Tensor:
         held_s, parts = torch.zeros_like(same_Ts[0]), []
         for t in range(worth_TN.shape[0]):
             held_s = held_s[motion.source_Ts[t]] * same_Ts[t]
-            parts.append(worth_TN[t] * (1 - (1 - repeated) * to_cells(held_s, grid)))
+            told_N = worth_TN[t] * (1 - (1 - repeated) * to_cells(held_s, grid))
+            parts.append(told_N.maximum(again_TN[t]))
             held_s = held_s.maximum(to_samples((parts[-1] > least).float().unsqueeze(0), grid)[0])
         found_TN = torch.stack(parts)
         low, high = (least, high) if int((found_TN > least).sum()) > k else (low, least)
@@ -181,7 +186,7 @@ def over_time(
             motion = follow(samples, timing)
             cuts |= {clip[t] for t in motion.cuts_T.nonzero().flatten().tolist()}
             worth_TN = steady(worth_TN, motion, timing.decay)
-            worth_TN = unseen(worth_TN, motion, timing.repeated, k)
+            worth_TN = unseen(worth_TN, motion, timing.repeated, k, timing.enough)
             stretched_TN = worth_TN / worth_TN.amax(1, keepdim=True).clamp(min=1e-12)
             for (judgement, row), relevance_HW, own_N in zip(rows, relevance_THW, stretched_TN, strict=True):
                 judgement.balance.relevance_BHW[row] = own_N.view(grid).to(relevance_HW) * relevance_HW.max()
