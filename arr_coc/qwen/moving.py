@@ -106,7 +106,8 @@ def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int, enough: fl
     which hold `enough` of all worth, shows these again before it goes to the rest.
     """
     grid, ranked = motion.grid, worth_TN.flatten().sort(descending=True).values
-    bar = ranked[int((ranked.cumsum(0) < enough * ranked.sum()).sum().clamp(max=len(ranked) - 1))]
+    place = int((ranked.cumsum(0) < enough * ranked.sum()).sum())
+    bar = float(ranked[min(place, len(ranked) - 1)]) if enough < 1 else 0.0
     again_TN = torch.where(worth_TN > bar, bar * (1 + NARROW * worth_TN / ranked[0].clamp(min=1e-12)), 0.0)
     same_Ts, low, high = to_samples(1 - motion.new_THW.flatten(1), grid), 0.0, float(worth_TN.max())
     found_TN = worth_TN

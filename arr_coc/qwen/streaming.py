@@ -227,12 +227,6 @@ class Standing(LogitsProcessor):
         self.tokens, self.ends, self.ahead = list(tokens), list(ends), ahead
         self._prompt = self._length = -1  # tokens before the answer, and with what is there of it
 
-    @classmethod
-    def of(cls, owner: Any, text: str, ahead: float) -> "Standing":
-        ends = owner.model.generation_config.eos_token_id
-        tokens = owner.processor.tokenizer(text, add_special_tokens=False).input_ids
-        return cls(tokens, ends if isinstance(ends, list) else [ends], ahead)
-
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         before, self._length = self._length, input_ids.shape[1]
         if self._length != before + 1:  # an answer begins, the first or of another look
@@ -243,7 +237,9 @@ class Standing(LogitsProcessor):
             return scores
         follows_B = (said_BT == said_BT.new_tensor(self.tokens[:done])).all(-1)
         following = self.ends if done == len(self.tokens) else self.tokens[done : done + 1]
-        more_V = torch.zeros_like(scores[0]).index_fill(0, torch.tensor(following, device=scores.device), self.ahead)
+        more_V = torch.zeros_like(scores[0]).index_fill(
+            0, torch.tensor(following, dtype=torch.long, device=scores.device), self.ahead
+        )
         return scores + follows_B.unsqueeze(-1) * more_V
 
 

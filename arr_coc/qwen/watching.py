@@ -22,6 +22,7 @@ from arr_coc.images.clips import Clip
 from arr_coc.images.reader import ImageLike, byte_tensor, read_image
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.qwen.clips import ClipForm
+from arr_coc.qwen.graphs.rules import ids_of
 from arr_coc.qwen.moving import follow, samples_of
 from arr_coc.qwen.streaming import Standing
 
@@ -98,7 +99,8 @@ class Onlooker:
         clip = Clip(torch.cat(frames), tuple(seconds))
         how = {"keep": self.keep, "system": self.system, **options}
         if (ahead := math.log(self.firm) * self._since) > 0:
-            standing = Standing.of(self.owner, self._said, ahead)
+            said = self.owner.processor.tokenizer(self._said, add_special_tokens=False).input_ids
+            standing = Standing(said, ids_of(self.owner.model.generation_config.eos_token_id), ahead)
             how["logits_processor"] = [*(options.get("logits_processor") or ()), standing]
         answer: Answer = self.owner.ask(question=self.question, video=clip, **how)
         self._said, self._since = answer.text, 1.0
