@@ -122,23 +122,29 @@ def answers_of(model: ARRCOCQwen, clip: Clip, question: str, keep: float, window
 
 
 @torch.no_grad()
-def watching(model: ARRCOCQwen, wanted: int, questions: int) -> dict[str, Any]:
-    """Answers of a watcher while a camera pans, and whether it follows where the answer truly changes."""
-    made = [one for one in map(pan, range(40 * wanted)) if one is not None][:wanted]
+def watched_pans(model: ARRCOCQwen, wanted: int) -> dict[str, Any]:
+    """How often the answer of a watcher changes while a camera pans and the title stays in view, and is right."""
+    made = list(itertools.islice(filter(None, map(pan, itertools.count())), wanted))
     ways = {f"{name}{how}": (keep, firm) for name, keep in (("ours", KEEP), ("all", 1.0)) for how, firm in FIRMNESS}
     found: dict[str, Any] = {"clips": len(made), "window": WATCHED}
     for name, (keep, firm) in ways.items():
         told = [answers_of(model, clip, TITLE, keep, WATCHED, firm) for clip, _, _ in made]
         changes = [sum(a != b for a, b in itertools.pairwise(one)) for one in told]
+        right = np.array([[text == title for text in one] for one, (_, _, title) in zip(told, made, strict=True)])
         found[name] = {
             "clips_whose_answer_flips": sum(map(bool, changes)),
             "changes": sum(changes),
-            "right_at_the_end": sum(one[-1] == title for one, (_, _, title) in zip(told, made, strict=True)),
-            "right": float(
-                np.mean([text == title for one, (*_, title) in zip(told, made, strict=True) for text in one])
-            ),
+            "right_at_the_end": int(right[:, -1].sum()),
+            "right": float(right.mean()),
         }
+    return found
+
+
+@torch.no_grad()
+def true_changes(model: ARRCOCQwen, questions: int) -> dict[str, Any]:
+    """Where the answer is another at the start of a clip and right at its end, made anew: does one that stands come?"""
     asked = [one for one in drawn(questions) if one.question.family in CHANGING]
+    right = [one.question.answer.strip() for one in asked]
     anew, firmly = (
         [
             answers_of(model, one.clip, one.question.text, KEEP, max(2, one.shown.form.frames // 2), firm)
@@ -146,13 +152,17 @@ def watching(model: ARRCOCQwen, wanted: int, questions: int) -> dict[str, Any]:
         ]
         for _, firm in FIRMNESS
     )
-    right = [one.question.answer.strip() for one in asked]
     changed = [n for n, texts in enumerate(anew) if texts[-1] == right[n] and set(texts) != {right[n]}]
-    found["questions"], found["true_changes"] = len(asked), len(changed)
-    found["followed"] = sum(firmly[n][-1] == right[n] for n in changed)
-    found["right"] = {"anew": sum(a[-1] == b for a, b in zip(anew, right, strict=True))}
-    found["right"]["firmly"] = sum(a[-1] == b for a, b in zip(firmly, right, strict=True))
-    return found
+    ends = {
+        how: [texts[-1] == answer for texts, answer in zip(told, right, strict=True)]
+        for how, told in (("anew", anew), ("firmly", firmly))
+    }
+    return {
+        "questions": len(asked),
+        "right": {how: sum(end) for how, end in ends.items()},
+        "true_changes": len(changed),
+        "followed": sum(ends["firmly"][n] for n in changed),
+    }
 
 
 @torch.no_grad()
@@ -231,7 +241,7 @@ def main() -> None:
     if wanted.pans:
         save(wanted.out, {"pans": pans(model, wanted.pans)})
     if wanted.watched:
-        save(wanted.out, {"watching": watching(model, wanted.watched, wanted.changing)})
+        save(wanted.out, {"watching": watched_pans(model, wanted.watched) | true_changes(model, wanted.changing)})
     if wanted.frames:
         save(wanted.out, {"stream": stream(model, wanted.frames)})
 
