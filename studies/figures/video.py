@@ -55,7 +55,7 @@ def steady_table(results: dict[str, Any]) -> str:
         (
             f"{pans['clips']} pans over a page: variance of what is held, cells",
             "0.2",
-            f"{pans['position_variance']:.3f}",
+            f"{pans['position_variance']:.4f}",
         ),
         (
             "pans whose answer flips (with all tokens; not with all tokens, but with ours)",
