@@ -118,6 +118,7 @@ class Timing:
 
     decay: float = 0.2  # share of what was relevant a moment ago that is carried on, along the motion; 0: none
     repeated: float = 0.5  # what a cell is worth whose content was kept before, over one that is new; 1: the same
+    enough: float = 0.75  # share of all relevance: what holds it is told again before a budget goes to the rest
     motion: float = 1.0  # how much moving against the rest counts as new: 1, by a cell a moment is as good as change
     change: float = 0.04  # mean difference of colours, in [0, 1], from which a cell's content is another
     cut: float = 0.6  # share of the cells that change at once where the scene is another

@@ -17,6 +17,7 @@ from arr_coc.qwen import vision
 from arr_coc.qwen.moving import follow, moments, samples_of, steady, unseen
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import Hints
+from arr_coc.qwen.streaming import Standing
 from arr_coc.selectors import SELECTORS
 
 NEW = {"max_new_tokens": 24, "do_sample": False}
@@ -259,6 +260,20 @@ def test_what_was_kept_is_worth_less_until_it_changes():
     assert unseen(worth, still, 1.0, 2)[:, 5].eq(1).all()
 
 
+def test_what_matters_is_shown_again_before_a_budget_goes_to_the_rest():
+    """With a bare budget a second thing that matters comes first; only what is left over is spent on repetitions."""
+    worth = torch.full((4, 16), 0.1)
+    worth[:, 5], worth[1:, 6] = 1.0, 0.5
+    still = motion_of(scene(32, 32, 32, 32))
+    once, again = (unseen(worth, still, 0.05, 8, enough) for enough in (1.0, 0.6))
+    assert once[1:, 5].lt(0.1).all()
+    assert again[1:, 5:7].gt(0.1).all()
+    assert moments(once, 4, 8).tolist() != [1, 2, 2, 2]
+    assert moments(again, 4, 7).tolist() == [1, 2, 2, 2]
+    assert again[1:, 5].lt(0.5).all()
+    assert again[1, 6] == 0.5  # told for the first time
+
+
 @settings(max_examples=40, deadline=None)
 @given(steps=st.integers(1, 6), side=st.integers(1, 5), k=st.integers(1, 200), seed=st.integers(0, 99))
 def test_a_clip_keeps_exactly_its_budget(steps, side, k, seed):
@@ -286,3 +301,41 @@ def test_watching_holds_so_many_moments_and_forgets_what_is_worth_least():
     assert len(answer.selection) == 5
     with pytest.raises(ValueError, match="window=1"):
         ours.watch("what moves?", window=1)
+
+
+def test_the_tokens_of_an_answer_that_stands_are_ahead_for_as_long_as_they_are_followed():
+    standing, flat = Standing([4, 5], [7], 2.0), torch.zeros(2, 8)
+    prompt = torch.ones(2, 3, dtype=torch.long)
+
+    def ahead(*said: list[int]) -> list[list[int]]:
+        ids = torch.cat([prompt, torch.tensor(said).long().view(2, -1)], 1)
+        return [row.nonzero().flatten().tolist() for row in standing(ids, flat)]
+
+    for _ in range(2):  # also where the model looks again
+        assert ahead([], []) == [[4], [4]]
+        assert ahead([4], [3]) == [[5], []]
+        assert ahead([4, 5], [3, 5]) == [[7], []]
+        assert ahead([4, 5, 6], [3, 5, 6]) == [[], []]
+
+
+@torch.no_grad()
+def test_an_answer_stands_until_something_is_new():
+    ours = fixed(tiny.stock())
+    still, other, new = tiny.picture(64, 64, 1), tiny.picture(64, 64, 2), {"max_new_tokens": 12}
+    firm, anew = (ours.watch("what moves?", keep=0.5, window=4, firm=firm) for firm in (1e30, 1.0))
+    for watcher in (firm, anew):
+        list(watcher.follow([still] * 4))
+    own = anew.answer(**new)
+    assert firm.answer(**new).text == own.text  # nothing was said before
+    firm._said = anew._said = "no"
+    list(firm.follow([still] * 2))
+    list(anew.follow([still] * 2))
+    stood = firm.answer(**new)
+    assert stood.text.startswith("no")
+    assert not anew.answer(**new).text.startswith("no")
+    assert stood.confidence < 0.5  # that of the model, to which nothing was added
+    for watcher in (firm, anew):
+        assert next(watcher.follow([other] * 2)).new == 1.0
+    assert firm.answer(**new).text == anew.answer(**new).text
+    with pytest.raises(ValueError, match=r"firm=0\.5"):
+        ours.watch("what moves?", firm=0.5)

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arr_coc.records import HALF_EVEN, RELEVANCE, STRATEGIES
+from arr_coc.config import TENSIONS
+from arr_coc.records import HALF_EVEN, RELEVANCE, STRATEGIES, Judgement
 
 PLAIN_TEXT: dict[str, Any] = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}  # how ids are spelled
 
@@ -144,3 +145,21 @@ def answers_of(
     several = new_BT.shape[0] // len(images)  # they are next to each other
     rows = zip(new_BT[::several], images, strict=True)
     return [Answer.of(tokenizer.decode(new_T, **PLAIN_TEXT), row, timings_ms, confidence) for new_T, row in rows]
+
+
+def thoughts(judgement: Judgement) -> list[dict[str, Any]]:
+    """What was thought of each image, as an `ImageSelection` has it; reads from the device."""
+    balance, names = judgement.balance, list(judgement.maps)
+    relevance_BHW, mass_B = balance.relevance_BHW.detach().clone(), judgement.mass_B.detach().clone()
+    maps = [map_BHW.detach().clone() for map_BHW in judgement.maps.values()]
+    weighed = zip(balance.weights_BS.tolist(), balance.tensions_BT.tolist(), strict=True)
+    return [
+        {
+            "relevance": relevance_BHW[row],
+            "maps": {name: map_BHW[row] for name, map_BHW in zip(names, maps, strict=True)},
+            "weights": dict(zip(names, weights, strict=True)),
+            "tensions": dict(zip(TENSIONS, tensions, strict=True)),
+            "mass": mass_B[row],
+        }
+        for row, (weights, tensions) in enumerate(weighed)
+    ]

@@ -21,7 +21,7 @@ from arr_coc.qwen.compact import Compact, mark, shift_lengths, shorten, with_sma
 from arr_coc.qwen.family import deepstack_levels, refuse_inside
 from arr_coc.qwen.first_look import begun_alike
 from arr_coc.qwen.language import Begun, begin, go_on
-from arr_coc.qwen.looking import ALL_ASKED, Choice, Looker, Shown, by_sample, keep_everything
+from arr_coc.qwen.looking import ALL_ASKED, Choice, Looker, Shown, keep_everything
 from arr_coc.qwen.periphery import widen
 from arr_coc.qwen.request import Request
 from arr_coc.qwen.streaming import PromptRestorer, noting
@@ -81,7 +81,7 @@ class Preparer:
             self._check()
             foveated = self.encoding == "foveated"
             choice = looker.choose(request, request.keeps, Stopwatch(device), foveated=foveated)
-        return by_sample(request, choice)
+        return request.by_sample(choice.images)
 
     def _prepare(self, request: Request, stopwatch: Stopwatch) -> Prepared:
         stock = self.looker.model.model
@@ -92,7 +92,7 @@ class Preparer:
             return self._with_periphery(request, positions_3BL, choice, features, stopwatch)
         short = shorten(request, positions_3BL, choice.indices, self.looker.config.position_policy, self.pad_id)
         handed = vision.divided(features, request.layout.images)
-        return Prepared(short, handed, by_sample(request, choice), stopwatch, begun)
+        return Prepared(short, handed, request.by_sample(choice.images), stopwatch, begun)
 
     def _prepare_small(self, request: Request, stopwatch: Stopwatch) -> Prepared:
         """Make the images smaller instead of dropping tokens, then prepare all of what they have become."""
@@ -104,7 +104,7 @@ class Preparer:
             small, short = with_small_images(request, grids, self.looker.model.config, self.pad_id, rows)
         prepared = self._prepare(small, stopwatch)
         counted = replace(prepared.compact.told_in(short.columns, short.length), dropped=short.dropped)
-        return replace(prepared, compact=counted, images=by_sample(request, choice))
+        return replace(prepared, compact=counted, images=request.by_sample(choice.images))
 
     def _with_periphery(
         self, request: Request, positions_3BL: Tensor, choice: Choice, windows: Any, stopwatch: Stopwatch
@@ -121,7 +121,7 @@ class Preparer:
             features = wide.features(windows, copies)
             begun, left = self._read_already(request, choice, short) or (None, None)
         counted = short.told_in(wide.source_BV, request.input_ids.shape[1])
-        images = by_sample(request, choice)
+        images = request.by_sample(choice.images)
         handed = vision.divided(features, wide.request.layout.images)
         return Prepared(counted, handed, images, stopwatch, begun, left)
 

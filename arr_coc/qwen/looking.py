@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from arr_coc.attending import kept_indices
-from arr_coc.config import TENSIONS, ARRCOCConfig, FirstLook, Keep
+from arr_coc.config import ARRCOCConfig, FirstLook, Keep
 from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import vision
-from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.answers import ImageSelection, thoughts
 from arr_coc.qwen.familiar import leave_impressions
 from arr_coc.qwen.first_look import FirstLooker, FirstSeen
 from arr_coc.qwen.language import Begun
@@ -132,8 +132,7 @@ class Looker:
         if request.pixel_values_videos is not None:
             cells, window = layout.cells, self.geometry.window
             sizes = [window * sum(cells[clip.start : clip.stop]) for clip in layout.clips]
-            of_clips = request.pixel_values_videos.split(sizes)
-            for clip, rows in zip(layout.clips, of_clips, strict=True):
+            for clip, rows in zip(layout.clips, request.pixel_values_videos.split(sizes), strict=True):
                 pairs += vision.frames_of(rows, layout.grids[clip.start], self.geometry).unbind()
         if given is None:
             shown = zip(request.rows[: layout.images], layout.grids, strict=False)
@@ -262,10 +261,7 @@ class Looker:
     def _judge_group(
         self, shown: Shown, grid: Grid, members: list[int], question: QuestionTokens, asked: bool, stopwatch: Stopwatch
     ) -> Judgement:
-        """One group of images, each with the question of its own sample (a row of `question` each).
-
-        `asked`: whether all of these ask something.
-        """
+        """One group of images, each with its sample's question, a row of `question`; `asked`: whether all ask something."""
 
         def stacked(values: Sequence[Tensor] | None) -> Tensor | None:
             return None if values is None else torch.stack([values[image] for image in members])
@@ -372,19 +368,6 @@ class Looker:
         return Choice([one.kept for one in images], soft, images, weights if merges else None, grids, shown)
 
 
-def by_sample(request: Request, choice: Choice) -> list[list[ImageSelection]]:
-    """The selections of each sample's images."""
-    images: list[list[ImageSelection]] = [[] for _ in request.keeps]
-    layout, seconds = request.layout, request.seconds
-    clip_of = {image: number for number, clip in enumerate(layout.clips) for image in clip}
-    for number, (sample, image) in enumerate(zip(layout.sample_of, choice.images, strict=True)):
-        if number in clip_of:
-            when = None if seconds is None else seconds[number - layout.images]
-            image = replace(image, clip=clip_of[number], seconds=when)
-        images[sample].append(image)
-    return images
-
-
 def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tensor | None, Grid]:
     """What the kept tokens of an image are merged from (None: nothing, as where all are kept), and its new grid."""
     if not isinstance(allocation, Taken):
@@ -394,35 +377,10 @@ def _made_of(allocation: Any, row: int, selection: ImageSelection) -> tuple[Tens
     return weights, selection.grid if allocation.grids is None else allocation.grids[row]
 
 
-def thoughts(judgement: Judgement) -> list[dict[str, Any]]:
-    """What was thought of each image, as an `ImageSelection` has it; reads from the device."""
-    balance, names = judgement.balance, list(judgement.maps)
-    relevance_BHW, mass_B = balance.relevance_BHW.detach().clone(), judgement.mass_B.detach().clone()
-    maps = [map_BHW.detach().clone() for map_BHW in judgement.maps.values()]
-    weighed = zip(balance.weights_BS.tolist(), balance.tensions_BT.tolist(), strict=True)
-    return [
-        {
-            "relevance": relevance_BHW[row],
-            "maps": {name: map_BHW[row] for name, map_BHW in zip(names, maps, strict=True)},
-            "weights": dict(zip(names, weights, strict=True)),
-            "tensions": dict(zip(TENSIONS, tensions, strict=True)),
-            "mass": mass_B[row],
-        }
-        for row, (weights, tensions) in enumerate(weighed)
-    ]
-
-
 def explain(
-    grid: Grid,
-    kept_K: Tensor,
-    covered_K: Tensor | None,
-    thought: dict[str, Any] | None,
-    strategy: tuple[str, str],
+    grid: Grid, kept_K: Tensor, covered_K: Tensor | None, thought: dict[str, Any] | None, strategy: tuple[str, str]
 ) -> ImageSelection:
-    """The explanation of one image: of its `thoughts`, None where nothing was judged, and a name and a reason.
-
-    Tensors are taken as they are: a recording's own are copied before.
-    """
+    """The explanation of one image, of its `thoughts` if it was judged, a name and a reason; tensors are not copied."""
     is_fallback = strategy == STRATEGIES[NOT_FINITE]
     if is_fallback:
         _fell_back(strategy[1])

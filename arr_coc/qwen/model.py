@@ -32,7 +32,7 @@ from arr_coc.qwen.request import Hints, refuse_cache, refuse_placeholders, refus
 from arr_coc.qwen.storage import is_as_saved, save_adapter, save_whole
 from arr_coc.qwen.streaming import PromptRestorer, look_until_sure, restorer_of, stream_text
 from arr_coc.qwen.tuned import tuned_selector
-from arr_coc.qwen.watching import WINDOW, Onlooker
+from arr_coc.qwen.watching import FIRM, WINDOW, Onlooker
 from arr_coc.selectors import Selector
 
 
@@ -180,16 +180,24 @@ class ARRCOCQwen(Chooser, StockManners):
         return stream_text(self.processor.tokenizer, run)
 
     def watch(
-        self, question: str, *, keep: Any = None, fps: float = FPS, window: int = WINDOW, system: str = ""
+        self,
+        question: str,
+        *,
+        keep: Any = None,
+        fps: float = FPS,
+        window: int = WINDOW,
+        system: str = "",
+        firm: float = FIRM,
     ) -> Onlooker:
         """Frames one by one, and the answer whenever it is wanted: `see(frame)`, `answer()`.
 
-        `window` pairs of frames are held, those that are worth most for the question; memory does not grow beyond.
+        `window` pairs of frames are held, those that are worth most for the question; memory does not grow beyond. An
+        answer that was given changes where another is `firm` times as likely, or less the more is new; 1: made anew.
         """
         check_question(question, (), system)
         check_keep(self.keep if keep is None else keep)
         check_sampling(fps, None)
-        return Onlooker(self, question, self.keep if keep is None else keep, fps, window, system)
+        return Onlooker(self, question, self.keep if keep is None else keep, fps, window, system, firm)
 
     # ---------------------------------------------------------------- the stock model's own methods
 

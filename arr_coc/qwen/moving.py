@@ -28,6 +28,7 @@ from arr_coc.selectors import Selector
 Judged = dict[int, tuple[Judgement, int]]  # of each image: the judgement, and its row there
 TIE = 1e-6  # of the highest score: what the even order adds where cells are worth the same
 REACH = FINE  # samples that content may have moved in a moment, each way: a cell
+NARROW = 1e-3  # how far above the rest it is that what matters is told again, the most relevant first
 STEPS = 10  # halvings of the search for the least worth that is kept
 
 
@@ -117,27 +118,31 @@ def steady(worth_TN: Tensor, motion: Motion, decay: float) -> Tensor:
     return torch.stack([to_cells(one, motion.grid) for one in carried])
 
 
-def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int) -> Tensor:
+def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int, enough: float = 1.0) -> Tensor:
     """Worth, less where the same content was kept before: what a search for the k best of them comes to.
 
     What is kept depends on what was kept before it. So the least worth that is kept is searched for: with each guess
-    the clip is gone through once, and it is noted which content is held.
+    the clip is gone through once, and it is noted which content is held. A budget that is more than the cells take
+    which hold `enough` of all worth, shows these again before it goes to the rest.
     """
-    (height, width), steps = motion.grid, worth_TN.shape[0]
-    worth, source = (
-        worth_TN.numpy(),
-        motion.source_Ts.numpy(),
-    )  # thousands of small steps: these take a third of torch's time
-    same = to_samples(1 - motion.new_THW.flatten(1), motion.grid).numpy()
-    cell_s = to_samples(torch.arange(height * width).unsqueeze(0), motion.grid)[0].numpy()
+    (height, width), ranked = motion.grid, worth_TN.flatten().sort(descending=True).values
+    place = int((ranked.cumsum(0) < enough * ranked.sum()).sum())
+    bar = float(ranked[min(place, len(ranked) - 1)]) if enough < 1 else 0.0
+    again_TN = torch.where(worth_TN > bar, bar * (1 + NARROW * worth_TN / ranked[0].clamp(min=1e-12)), 0.0)
+    same_Ts = to_samples(1 - motion.new_THW.flatten(1), motion.grid)
+    cell_1s = to_samples(torch.arange(height * width).unsqueeze(0), motion.grid)
+    # Thousands of small steps: numpy takes a third of torch's time for them.
+    worth, again, same, source, (cell_s,) = (
+        one.numpy() for one in (worth_TN, again_TN, same_Ts, motion.source_Ts, cell_1s)
+    )
     found, low, high = worth.copy(), 0.0, float(worth.max())
     for _ in range(STEPS):
         least, held_s = (low + high) / 2, np.zeros_like(same[0])
-        for t in range(steps):
+        for t in range(len(worth)):
             held_s = held_s.take(source[t]) * same[t]
             columns = held_s.reshape(height, FINE, -1).sum(1).reshape(-1, FINE)
-            held_N = sum(columns[:, place] for place in range(FINE)) / FINE**2
-            found[t] = worth[t] * (1 - (1 - repeated) * held_N)
+            held_N = sum(columns[:, side] for side in range(FINE)) / FINE**2
+            np.maximum(worth[t] * (1 - (1 - repeated) * held_N), again[t], out=found[t])
             np.maximum(held_s, (found[t] > least)[cell_s], out=held_s)
         low, high = (least, high) if int((found > least).sum()) > k else (low, least)
     return torch.from_numpy(found)
@@ -213,7 +218,7 @@ def over_time(
             motion = moved[clip.start].on_host()
             cuts |= {clip[t] for t in motion.cuts_T.nonzero().flatten().tolist()}
             worth_TN = steady(worth_TN, motion, timing.decay)
-            worth_TN = unseen(worth_TN, motion, timing.repeated, k)
+            worth_TN = unseen(worth_TN, motion, timing.repeated, k, timing.enough)
             stretched_TN = worth_TN / worth_TN.amax(1, keepdim=True).clamp(min=1e-12)
             carried_THW = stretched_TN.view_as(relevance_THW).to(relevance_THW) * relevance_THW.amax((1, 2), True)
             judgement.balance.relevance_BHW.index_copy_(0, torch.tensor(places).to(carried_THW.device), carried_THW)

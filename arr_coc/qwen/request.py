@@ -9,7 +9,7 @@ grids (h, w). Images come first in every list here, then the pairs of all clips 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -147,6 +147,17 @@ class Request:
     def thw(self) -> Tensor:
         """Patches of each image as (1, h, w)."""
         return torch.cat([thw for _, thw in self.parts])
+
+    def by_sample(self, chosen: Sequence[Any]) -> list[list[Any]]:
+        """The selections of each sample's images; those of a clip's moments say whose they are, and when."""
+        images: list[list[Any]] = [[] for _ in self.keeps]
+        clip_of = {image: number for number, clip in enumerate(self.layout.clips) for image in clip}
+        for number, (sample, image) in enumerate(zip(self.layout.sample_of, chosen, strict=True)):
+            if number in clip_of:
+                when = None if self.seconds is None else self.seconds[number - self.layout.images]
+                image = replace(image, clip=clip_of[number], seconds=when)
+            images[sample].append(image)
+        return images
 
     @classmethod
     def of(

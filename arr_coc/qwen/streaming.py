@@ -214,9 +214,33 @@ class TokenProbabilities(LogitsProcessor):
 
 
 def noting(options: dict[str, Any]) -> tuple[TokenProbabilities, dict[str, Any]]:
-    """What notes, and generate's keywords with it after the caller's own processors."""
+    """What notes, and generate's keywords with it after the caller's own processors, before what stands."""
     noted = TokenProbabilities()
-    return noted, {**options, "logits_processor": [*(options.get("logits_processor") or ()), noted]}
+    given = [*(options.get("logits_processor") or ()), noted]
+    return noted, {**options, "logits_processor": sorted(given, key=lambda one: isinstance(one, Standing))}
+
+
+class Standing(LogitsProcessor):
+    """An answer that stands: as long as its tokens are followed, its next one is put `ahead` of all others, in nats."""
+
+    def __init__(self, tokens: Sequence[int], ends: Sequence[int], ahead: float) -> None:
+        self.tokens, self.ends, self.ahead = list(tokens), list(ends), ahead
+        self._prompt = self._length = -1  # tokens before the answer, and with what is there of it
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        before, self._length = self._length, input_ids.shape[1]
+        if self._length != before + 1:  # an answer begins, the first or of another look
+            self._prompt = self._length
+        said_BT = input_ids[:, self._prompt :]
+        done = said_BT.shape[1]
+        if done > len(self.tokens):
+            return scores
+        follows_B = (said_BT == said_BT.new_tensor(self.tokens[:done])).all(-1)
+        following = self.ends if done == len(self.tokens) else self.tokens[done : done + 1]
+        more_V = torch.zeros_like(scores[0]).index_fill(
+            0, torch.tensor(following, dtype=torch.long, device=scores.device), self.ahead
+        )
+        return scores + follows_B.unsqueeze(-1) * more_V
 
 
 def look_until_sure(look: Callable[[Any, Any], list[Answer]], keep: Any, streamer: Any) -> Answer:

@@ -3,8 +3,12 @@
 N cells of a moment (a pair of frames). A moment is judged once, when it is there: where the model looks for the
 question, and how much of that was not there a moment before. So many moments are held; where there are more, the one
 that is worth least goes, with what was relevant long ago fading. Neither memory nor the time of a frame grows.
+
+An answer that was given stands until others are clearly likelier, the less firmly the more has come since that is new
+where the model looks: a word that is read at the edge of two readings does not change with every frame.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +22,13 @@ from arr_coc.images.clips import Clip
 from arr_coc.images.reader import ImageLike, byte_tensor, read_image
 from arr_coc.qwen.answers import Answer, ImageSelection
 from arr_coc.qwen.clips import ClipForm
+from arr_coc.qwen.graphs.rules import ids_of
 from arr_coc.qwen.moving import follow, samples_of
+from arr_coc.qwen.streaming import Standing
 
 WINDOW = 32  # moments that are held
 FADING = 0.995  # of a moment's worth that is left a moment later: half after 138
+FIRM = 30.0  # times as likely as what was answered before another word must be; 1: every answer is made anew
 
 
 @dataclass(slots=True, eq=False)
@@ -32,22 +39,28 @@ class Moment:
     seconds: tuple[float, float]
     choice: ImageSelection
     worth: float
+    new: float  # share of what is relevant in it that was not there a moment before
     cut: bool  # whether another scene began with it
 
 
 class Onlooker:
     """What is seen so far for one question; made by `ARRCOCQwen.watch`, whose model is the `owner`."""
 
-    def __init__(self, owner: Any, question: str, keep: Any, fps: float, window: int, system: str) -> None:
+    def __init__(
+        self, owner: Any, question: str, keep: Any, fps: float, window: int, system: str, firm: float = FIRM
+    ) -> None:
         if window < 2:
             raise ValueError(f"window={window}: give the number of pairs of frames that are held, 2 or more")
+        if not 1 <= firm < math.inf:
+            raise ValueError(f"firm={firm}: give how many times as likely another answer must be, 1 (anew) or more")
         self.owner, self.question, self.keep, self.system = owner, question, keep, system
-        self.fps, self.window = fps, window
+        self.fps, self.window, self.firm = fps, window, firm
         self.held: list[Moment] = []
         self.frames = 0  # seen so far
         self._waiting: tuple[Tensor, float] | None = None  # the first frame of a pair
         self._last: Tensor | None = None  # samples of the moment before
         self._size: tuple[int, int] | None = None  # (height, width) in px that frames are seen at
+        self._said, self._since = "", 0.0  # the answer that stands, and the share of what it saw that still holds
 
     def see(self, frame: ImageLike, seconds: float | None = None) -> Moment | None:
         """One more frame, at that time if it is given. Gives the moment that it completes, with its choice of cells."""
@@ -63,6 +76,7 @@ class Onlooker:
             self.owner.memory.clear()  # of moments that passed, nothing is asked again
         for one in self.held:
             one.worth *= FADING
+        self._since *= 1 - made.new
         self.held.append(made)
         if len(self.held) > self.window:
             # The newest stays: what is going on now is what most questions are about.
@@ -84,7 +98,12 @@ class Onlooker:
             frames, seconds = [*frames, self._waiting[0].expand(2, -1, -1, -1)], [*seconds, *[self._waiting[1]] * 2]
         clip = Clip(torch.cat(frames), tuple(seconds))
         how = {"keep": self.keep, "system": self.system, **options}
+        if (ahead := math.log(self.firm) * self._since) > 0:
+            said = self.owner.processor.tokenizer(self._said, add_special_tokens=False).input_ids
+            standing = Standing(said, ids_of(self.owner.model.generation_config.eos_token_id), ahead)
+            how["logits_processor"] = [*(options.get("logits_processor") or ()), standing]
         answer: Answer = self.owner.ask(question=self.question, video=clip, **how)
+        self._said, self._since = answer.text, 1.0
         return answer
 
     def _fitted(self, picture: Tensor) -> Tensor:
@@ -104,7 +123,7 @@ class Onlooker:
         relevance_HW = torch.ones_like(new_HW) if choice.relevance is None else choice.relevance.cpu().float()
         share = float((relevance_HW * new_HW).sum() / relevance_HW.sum().clamp(min=1e-12))
         worth = (1.0 if choice.mass is None else float(choice.mass)) * (timing.repeated + (1 - timing.repeated) * share)
-        return Moment(frames_23hw, seconds, choice, worth, bool(motion.cuts_T[-1]))
+        return Moment(frames_23hw, seconds, choice, worth, share, bool(motion.cuts_T[-1]))
 
     def _dial(self) -> Any:
         """Of one moment, a fraction: a number of tokens is meant for all of them."""

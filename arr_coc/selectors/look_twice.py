@@ -57,6 +57,7 @@ class LookTwiceSelector(Selector):
         reach: int = REACH,
         decay: float = OVER_TIME.decay,
         repeated: float = OVER_TIME.repeated,
+        enough: float = OVER_TIME.enough,
         motion: float = OVER_TIME.motion,
     ) -> None:
         super().__init__(TokenAllocator(config.min_tokens, config.max_tokens, steepness))
@@ -64,7 +65,7 @@ class LookTwiceSelector(Selector):
             raise ValueError(f"exponents {information} and {perspectival}: expected 0 or more")
         if reach not in range(MOST_REACH + 1):
             raise ValueError(f"reach={reach}: expected 0 to {MOST_REACH} cells each way that lend their attention")
-        self.first_look, self.timing = FirstLook(least, most, depth), Timing(decay, repeated, motion)
+        self.first_look, self.timing = FirstLook(least, most, depth), Timing(decay, repeated, enough, motion)
         self.exponents, self.reach = (information, perspectival, EXPONENTS[2]), reach
         self.fixed_3S: Tensor  # exponents where something is asked and where not; tensions
         self.register_buffer("fixed_3S", torch.tensor([self.exponents, UNASKED, TENSIONS]), persistent=False)

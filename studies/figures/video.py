@@ -45,6 +45,7 @@ def told(one: dict[str, Any]) -> str:
 def steady_table(results: dict[str, Any]) -> str:
     """The sources' tests, short events and the stream: what was wanted, what was measured."""
     cuts, pans, short, rows = results["cuts"], results["pans"], results["short_events"], results["stream"]["rows"]
+    watched = results["watching"]
     late = [row["ms_per_frame"] for row in rows[len(rows) // 2 :]]
     early, memory = [row["ms_per_frame"] for row in rows[: len(rows) // 2]], [row["resident_mb"] for row in rows[1:]]
     ahead = 100 * (short["ours"] - short["8 whole frames"])
@@ -54,12 +55,29 @@ def steady_table(results: dict[str, Any]) -> str:
         (
             f"{pans['clips']} pans over a page: variance of what is held, cells",
             "0.2",
-            f"{pans['position_variance']:.2f}",
+            f"{pans['position_variance']:.4f}",
         ),
         (
             "pans whose answer flips (with all tokens; not with all tokens, but with ours)",
             "0",
             "{clips_whose_answer_flips} ({flips_with_all_tokens}; {flips_of_the_choice_alone})".format(**pans),
+        ),
+        (
+            f"answers of a watcher that change, of {watched['clips']} pans (each made anew; with all tokens; anew)",
+            "0",
+            "{} ({}; {}; {})".format(
+                *(watched[way]["clips_whose_answer_flips"] for way in ("ours", "ours_anew", "all", "all_anew"))
+            ),
+        ),
+        (
+            "titles that a watcher has right at the end (each made anew)",
+            "no fewer",
+            f"{watched['ours']['right_at_the_end']} ({watched['ours_anew']['right_at_the_end']})",
+        ),
+        (
+            f"true changes that a watcher follows, of {watched['questions']} questions about clips",
+            "all",
+            f"{watched['followed']} of {watched['true_changes']}",
         ),
         (
             f"short events, {short['questions']} questions: over 8 whole frames at equal tokens",

@@ -22,10 +22,11 @@ from arr_coc.images.clips import Clip
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.qwen.moving import follow, samples_of, to_cells, to_samples
+from arr_coc.qwen.watching import FIRM
 from arr_coc_scenes import draw_scene, make_scene
 from studies.cells import CELL, boxes_cells
 from studies.mini.views import Form
-from studies.video.study import save
+from studies.video.study import drawn, save
 from studies.wide.clips import make_clip
 from studies.wide.evaluate_views import FIRST_SEED
 
@@ -33,6 +34,9 @@ SIDE, STEP, FRAMES = 256, 4, 30  # px of a frame, px that the camera goes a fram
 TITLE = "What is the title?"
 KEEP = 0.25
 NEW = 0.5  # of a cell that is new: what was held of it is no longer
+WATCHED = 8  # pairs of frames that a watcher of a pan holds: as many as mini sees at their full size
+FIRMNESS = (("_anew", 1.0), ("", FIRM))
+CHANGING = ("count", "moves", "often", "comes or goes", "order", "exists", "direction", "moving sign")
 HELD = 0.5  # of a cell's samples, from which the cell is held
 
 
@@ -55,8 +59,8 @@ def overlaps_of(held: list[set[int]]) -> list[float]:
     return [len(a & b) / max(1, len(a | b)) for a, b in itertools.pairwise(held)]
 
 
-def pan(number: int) -> tuple[Clip, list[int]] | None:
-    """A camera goes down a page whose title stays in view; and how far it is, in px, at each moment."""
+def pan(number: int) -> tuple[Clip, list[int], str] | None:
+    """A camera goes down a page whose title stays in view; how far it is, in px, at each moment; and the title."""
     scene = make_scene(FIRST_SEED + number, "seen", size=(512, 512), families=("title",))
     titles = [question for question in scene.questions if "title" in question.text.lower()]
     if not titles:
@@ -71,7 +75,7 @@ def pan(number: int) -> tuple[Clip, list[int]] | None:
         return None
     page = torch.from_numpy(np.ascontiguousarray(draw_scene(scene))).permute(2, 0, 1)
     frames = torch.stack([page[:, y : y + SIDE, x : x + SIDE] for y in places])
-    return Clip(frames, tuple(n / 2 for n in range(FRAMES))), places[::2]
+    return Clip(frames, tuple(n / 2 for n in range(FRAMES))), places[::2], titles[0].answer
 
 
 @torch.no_grad()
@@ -82,7 +86,7 @@ def pans(model: ARRCOCQwen, wanted: int) -> dict[str, Any]:
         if made is None:
             continue
         found += 1
-        clip, places = made
+        clip, places, _ = made
         choices = model.choose(None, TITLE, keep=KEEP, video=clip)
         held = held_sets(clip, choices)
         width = choices[0].grid[1]
@@ -105,6 +109,59 @@ def pans(model: ARRCOCQwen, wanted: int) -> dict[str, Any]:
         "clips_whose_answer_flips": sum(ours for ours, _ in flips),
         "flips_with_all_tokens": sum(whole for _, whole in flips),
         "flips_of_the_choice_alone": sum(ours and not whole for ours, whole in flips),
+    }
+
+
+def answers_of(model: ARRCOCQwen, clip: Clip, question: str, keep: float, window: int, firm: float) -> list[str]:
+    """What a watcher answers while a clip goes by: after its first pair of frames, and after every second one then."""
+    watcher, found = model.watch(question, keep=keep, window=window, firm=firm), []
+    for frame, seconds in zip(clip.frames_T3hw, clip.seconds, strict=True):
+        if watcher.see(frame.permute(1, 2, 0).numpy(), seconds) is not None and watcher.frames % 4 == 2:
+            found.append(watcher.answer(max_new_tokens=24).text.strip())
+    return found
+
+
+@torch.no_grad()
+def watched_pans(model: ARRCOCQwen, wanted: int) -> dict[str, Any]:
+    """How often the answer of a watcher changes while a camera pans and the title stays in view, and is right."""
+    made = list(itertools.islice(filter(None, map(pan, itertools.count())), wanted))
+    ways = {f"{name}{how}": (keep, firm) for name, keep in (("ours", KEEP), ("all", 1.0)) for how, firm in FIRMNESS}
+    found: dict[str, Any] = {"clips": len(made), "window": WATCHED}
+    for name, (keep, firm) in ways.items():
+        told = [answers_of(model, clip, TITLE, keep, WATCHED, firm) for clip, _, _ in made]
+        changes = [sum(a != b for a, b in itertools.pairwise(one)) for one in told]
+        right = np.array([[text == title for text in one] for one, (_, _, title) in zip(told, made, strict=True)])
+        found[name] = {
+            "clips_whose_answer_flips": sum(map(bool, changes)),
+            "changes": sum(changes),
+            "right_at_the_end": int(right[:, -1].sum()),
+            "right": float(right.mean()),
+        }
+    return found
+
+
+@torch.no_grad()
+def true_changes(model: ARRCOCQwen, questions: int) -> dict[str, Any]:
+    """Where the answer is another at the start of a clip and right at its end, made anew: does one that stands come?"""
+    asked = [one for one in drawn(questions) if one.question.family in CHANGING]
+    right = [one.question.answer.strip() for one in asked]
+    anew, firmly = (
+        [
+            answers_of(model, one.clip, one.question.text, KEEP, max(2, one.shown.form.frames // 2), firm)
+            for one in asked
+        ]
+        for _, firm in FIRMNESS
+    )
+    changed = [n for n, texts in enumerate(anew) if texts[-1] == right[n] and set(texts) != {right[n]}]
+    ends = {
+        how: [texts[-1] == answer for texts, answer in zip(told, right, strict=True)]
+        for how, told in (("anew", anew), ("firmly", firmly))
+    }
+    return {
+        "questions": len(asked),
+        "right": {how: sum(end) for how, end in ends.items()},
+        "true_changes": len(changed),
+        "followed": sum(ends["firmly"][n] for n in changed),
     }
 
 
@@ -171,6 +228,8 @@ def main() -> None:
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--still", type=int, default=20)
     parser.add_argument("--frames", type=int, default=2000)
+    parser.add_argument("--watched", type=int, default=50, help="pans with a watcher")
+    parser.add_argument("--changing", type=int, default=100, help="questions about clips with a watcher")
     parser.add_argument("--out", type=Path, default=Path("results/video.json"))
     wanted = parser.parse_args()
     torch.set_num_threads(1)
@@ -181,6 +240,8 @@ def main() -> None:
         save(wanted.out, {"still_overlap": still_overlap(model, wanted.still)})
     if wanted.pans:
         save(wanted.out, {"pans": pans(model, wanted.pans)})
+    if wanted.watched:
+        save(wanted.out, {"watching": watched_pans(model, wanted.watched) | true_changes(model, wanted.changing)})
     if wanted.frames:
         save(wanted.out, {"stream": stream(model, wanted.frames)})
 

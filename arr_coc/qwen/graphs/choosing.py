@@ -16,11 +16,11 @@ from torch import Tensor
 from arr_coc.attending import coverage, even_rank, known_budgets
 from arr_coc.config import FINE, Keep
 from arr_coc.knowing import place_waves
-from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.answers import ImageSelection, thoughts
 from arr_coc.qwen.first_look import spread_over
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions
 from arr_coc.qwen.graphs.recording import Tensors
-from arr_coc.qwen.looking import Looker, explain, thoughts
+from arr_coc.qwen.looking import Looker, explain
 from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows, unpatchify
 from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, QuestionTokens
 from arr_coc.selectors import Selector, View

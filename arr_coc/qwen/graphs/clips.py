@@ -24,7 +24,7 @@ from arr_coc.qwen.first_look import FirstSeen, spread_over
 from arr_coc.qwen.graphs.choosing import Laid
 from arr_coc.qwen.graphs.copies import read_copies
 from arr_coc.qwen.graphs.layout import BUDGETS, NotFast, Prompt, budget_bucket, read_prompt, round_up
-from arr_coc.qwen.looking import ALL_ASKED, Looker, by_sample, keep_everything
+from arr_coc.qwen.looking import ALL_ASKED, Looker, keep_everything
 from arr_coc.qwen.request import Request, find_question
 from arr_coc.timing import Stopwatch
 
@@ -55,7 +55,7 @@ def choose_and_see(stages: Any, looker: Looker, request: Request, stopwatch: Sto
             choice = replace(looker, looks=looks).choose(request, request.keeps, stopwatch)
     if any(image.is_fallback for image in choice.images):
         raise NotFast(choice.images[0].reason)
-    told, indices = by_sample(request, choice), choice.indices
+    told, indices = request.by_sample(choice.images), choice.indices
     del choice  # and with it the frames
     with stopwatch.part("vision"):
         return Laid(prompt, *see(stages, prompt, request, indices), lambda: lambda: told)
