@@ -8,7 +8,7 @@ import logging
 import os
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -31,8 +31,8 @@ MOST_PIXELS = MOST_PIXELS_IN_ALL // 4  # of their images, but any row alone
 LONGEST_ERROR = 500  # characters
 HERE = "local"  # the address of no cluster: Ray is started on this machine, for this job
 WRITTEN_FOR = "2.60.0"  # of Ray
-BLOCK = 2  # batches that a worker is given at once: while one is answered, images of the next are read
-LAST = 3  # batches for each worker that are given one by one, the last of all
+ON_A_CORE = 24  # rows that a worker with one core answers together: fewer steps, where no core waits for another
+LEAST = 3  # of a batch: the smallest block, at the end
 
 Answer = Callable[[Iterable[AskedRow]], Iterable[Record]]
 
@@ -159,21 +159,21 @@ class Worker:
 
 
 def shared_out(rows: int, batch: int, workers: int) -> list[slice]:
-    """Blocks of rows: of several batches, whose prompts can be put together by length; at the end of one batch each.
-
-    Whoever has a large block when all others are done keeps them waiting.
-    """
+    """Blocks of rows: a batch each, and less at the end, where the last block keeps all others waiting."""
     starts, start = [], 0
     while start < rows:
         starts.append(start)
-        start += batch * (BLOCK if rows - start >= (LAST * workers + BLOCK) * batch else 1)
+        start += min(batch, max(-(-batch // LEAST), -(-(rows - start) // (2 * workers))))
     return [slice(*ends) for ends in pairwise([*starts, rows])]
 
 
 class Cluster:
-    """Ray, as long as a job needs it. `workers` 0: one for each GPU, else for each core but one."""
+    """Ray, as long as a job needs it. `workers` 0: one for each GPU, else for each core but one.
 
-    def __init__(self, job: BatchJob, address: str, workers: int = 0) -> None:
+    Where nobody asked for the job's `batch`, workers with a core each take more rows together.
+    """
+
+    def __init__(self, job: BatchJob, address: str, workers: int = 0, asked: bool = True) -> None:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it is read when Ray is imported
         import ray
         import ray.data
@@ -188,6 +188,8 @@ class Cluster:
             ray.init(address=address, **quiet)
         found = ray.cluster_resources()
         self.gpus = int(found.get("GPU", 0))
+        if not asked and not self.gpus:
+            self.job = replace(job, batch=max(job.batch, ON_A_CORE))
         self.workers = workers or self.gpus or max(1, int(found.get("CPU", 2)) - 1)
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False

@@ -42,7 +42,7 @@ def batch(
             min=1,
             max=1024,
             metavar="N",
-            help="Rows answered together at most. If left out: 8, with vLLM 64.",
+            help="Rows answered together at most. If left out: 8, by Ray on cores 24, with vLLM 64.",
         ),
     ] = None,
     engine: Annotated[str, typer.Option(metavar="NAME", help="plain (the process itself) or vllm.")] = "plain",
@@ -88,7 +88,7 @@ def batch(
     with results.held():
         progress = Progress([results.is_done(job.record(row, "")) for row in rows()], quiet)
         if progress.left:
-            desk: Any = Desk(job) if ray is None else Cluster(job, ray, workers)
+            desk: Any = Desk(job) if ray is None else Cluster(job, ray, workers, size is not None)
             try:
                 with progress.began():
                     run(job, rows(), desk.answer, results, progress.note)

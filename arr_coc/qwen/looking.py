@@ -261,7 +261,7 @@ class Looker:
     def _judge_group(
         self, shown: Shown, grid: Grid, members: list[int], question: QuestionTokens, asked: bool, stopwatch: Stopwatch
     ) -> Judgement:
-        """One group of images, each with its sample's question, a row of `question`; `asked`: whether all ask something."""
+        """One group of images, each with its sample's question, a row of `question`; `asked`: whether all ask."""
 
         def stacked(values: Sequence[Tensor] | None) -> Tensor | None:
             return None if values is None else torch.stack([values[image] for image in members])
