@@ -78,7 +78,6 @@ def main() -> None:
     about = {
         **how,
         "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
         "ratio": round(rates["ray"] / rates["plain"], 2),
     }
     write_json(

@@ -41,8 +41,7 @@ def batch_line(results: dict[str, Any]) -> str:
     starts = f"{results['plain_start_s']:.0f} s and {results['ray_start_s']:.0f} s"
     what = f"mini on {results['cores']} cores, {results['rows']} rows of {results['side']} px, in turns"
     by = f"{ray} by {results['workers']} workers, once started (the best of each: x{results['ratio']})"
-    busy = f"With a load of {results['load']} from other work, that is no more than a hint."
-    return f"{what}: {loop} rows a second without Ray, {by}; their first rows came after {starts}. {busy}"
+    return f"{what}: {loop} rows a second without Ray, {by}; their first rows came after {starts}."
 
 
 def together_line(results: dict[str, Any]) -> str:
