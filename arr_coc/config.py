@@ -114,7 +114,7 @@ class FirstLook:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How relevance goes over time. All were tuned on drawn clips of the training split."""
+    """How relevance goes over time. All were tuned on drawn clips that no test asks about."""
 
     decay: float = 0.2  # share of what was relevant a moment ago that is carried on, along the motion; 0: none
     repeated: float = 0.5  # what a cell is worth whose content was kept before, over one that is new; 1: the same

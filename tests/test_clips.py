@@ -311,11 +311,13 @@ def test_the_tokens_of_an_answer_that_stands_are_ahead_for_as_long_as_they_are_f
         ids = torch.cat([prompt, torch.tensor(said).long().view(2, -1)], 1)
         return [row.nonzero().flatten().tolist() for row in standing(ids, flat)]
 
-    for _ in range(2):  # also where the model looks again
+    for _ in range(2):  # also where the model looks again, at a prompt that is longer by as much as was said
+        standing.begin()
         assert ahead([], []) == [[4], [4]]
         assert ahead([4], [3]) == [[5], []]
         assert ahead([4, 5], [3, 5]) == [[7], []]
         assert ahead([4, 5, 6], [3, 5, 6]) == [[], []]
+        prompt = torch.ones(2, 6, dtype=torch.long)
 
 
 @torch.no_grad()

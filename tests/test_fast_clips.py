@@ -92,3 +92,31 @@ def test_every_moment_that_keeps_something_is_in_one_group_that_has_room(counts)
 
 def test_a_moment_that_keeps_all_does_not_widen_the_others():
     assert in_groups([500, *[40] * 31]) == [([0], 512), (list(range(1, 32)), 48)]
+
+
+def test_an_answer_that_stands_does_so_over_recordings():
+    quick, plain = wrapped(selector="look_twice"), wrapped(selector="look_twice")
+    plain.fast = False
+    frames = [tiny.picture(64, 64, 40 + n // 4) for n in range(12)]
+    told = []
+    for ours in (quick, plain):
+        watcher = ours.watch("what moves?", keep=0.5, window=4, firm=1e30)
+        told.append([watcher.answer(max_new_tokens=NEW).text for frame in frames if watcher.see(frame) is not None])
+    assert told[0] == told[1]
+    assert not [line for line in quick.notices if "fast path is left" in line]
+
+
+def test_a_failure_of_the_recorded_choice_is_left_to_the_plain_path(monkeypatch):
+    from arr_coc.qwen import looking
+    from arr_coc.qwen.graphs import clips
+
+    def fail(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(clips, "look_first", fail)
+    before, ours = looking.fallbacks.total(), wrapped(selector="look_twice")
+    ours.strict = True
+    answer = ours.ask(ONE.images, ONE.question, keep=0.3, max_new_tokens=NEW)
+    assert answer.tokens_kept < answer.tokens_total
+    assert "the fast path is left: choosing failed (RuntimeError)" in ours.notices
+    assert looking.fallbacks.total() == before

@@ -32,7 +32,8 @@ LONGEST_ERROR = 500  # characters
 HERE = "local"  # the address of no cluster: Ray is started on this machine, for this job
 WRITTEN_FOR = "2.60.0"  # of Ray
 ON_A_CORE = 24  # rows that a worker with one core answers together: fewer steps, where no core waits for another
-LEAST = 3  # of a batch: the smallest block, at the end
+AT_A_CARD = 2  # batches that a worker with a GPU is given at once
+LEAST = 3  # of a block: as many of the smallest, at the end, are one
 
 Answer = Callable[[Iterable[AskedRow]], Iterable[Record]]
 
@@ -158,12 +159,12 @@ class Worker:
             raise
 
 
-def shared_out(rows: int, batch: int, workers: int) -> list[slice]:
-    """Blocks of rows: a batch each, and less at the end, where the last block keeps all others waiting."""
+def shared_out(rows: int, size: int, workers: int) -> list[slice]:
+    """Blocks of so many rows, and of less at the end, where the last block keeps all others waiting."""
     starts, start = [], 0
     while start < rows:
         starts.append(start)
-        start += min(batch, max(-(-batch // LEAST), -(-(rows - start) // (2 * workers))))
+        start += min(size, max(-(-size // LEAST), -(-(rows - start) // (2 * workers))))
     return [slice(*ends) for ends in pairwise([*starts, rows])]
 
 
@@ -201,9 +202,10 @@ class Cluster:
         data, items = self.ray.data, [json.dumps(asdict(row)) for row in rows]
         if not items:
             return
-        # Whole batches from the start: Ray joins blocks of less, and what it splits later goes to one worker, so that
-        # the others wait at the end.
-        blocks = [pyarrow.table({"row": items[part]}) for part in shared_out(len(items), self.job.batch, self.workers)]
+        # Blocks from the start: what Ray splits later goes to one worker, so that the others wait at the end. A card
+        # wants a batch to be read while it answers another.
+        size = self.job.batch * (AT_A_CARD if self.gpus else 1)
+        blocks = [pyarrow.table({"row": items[part]}) for part in shared_out(len(items), size, self.workers)]
         each: dict[str, Any] = {"num_gpus": 1} if self.gpus else {"num_cpus": 1}
         answered = data.from_arrow(blocks).map_batches(
             Worker,

@@ -148,7 +148,10 @@ def answers_of(
 
 
 def thoughts(judgement: Judgement) -> list[dict[str, Any]]:
-    """What was thought of each image, as an `ImageSelection` has it; reads from the device."""
+    """What was thought of each image, as an `ImageSelection` has it; reads from the device.
+
+    Maps are parts of a copy that all images of the judgement share.
+    """
     balance, names = judgement.balance, list(judgement.maps)
     relevance_BHW, mass_B = balance.relevance_BHW.detach().clone(), judgement.mass_B.detach().clone()
     maps = [map_BHW.detach().clone() for map_BHW in judgement.maps.values()]

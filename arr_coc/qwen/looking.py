@@ -4,8 +4,8 @@ B images with one grid, R rows (a question about an image), S samples, I images 
 question tokens, H W grid of cells, N = H * W, X width of the ViT.
 
 A product's request, a batch of an evaluation and a group of training are looked at by the same `Looker`: what a
-selector is shown (question, pixels, glance, insides), its judgement, the budgets, the choice, the explanation. Only
-the recorded path (`arr_coc.qwen.graphs`) shows in its own way. Images of different grids are grouped, never padded.
+selector is shown (question, pixels, glance, insides), its judgement, the budgets, the choice, the explanation. The
+recorded path (`arr_coc.qwen.graphs`) shows images in its own way. Images of different grids are grouped, never padded.
 """
 
 import logging
@@ -357,9 +357,10 @@ class Looker:
                 for row, image in enumerate(members):
                     kept, covered = cells_BK[row, : counts[row]], covered_BK[row, : counts[row]]
                     whole = counts[row] == grid[0] * grid[1]  # as where scores cannot be trusted
-                    selection = explain(grid, kept, covered, thought[row], allocation.strategy(row))
-                    if selection.is_fallback and self.raises:
-                        raise FloatingPointError(selection.reason)
+                    strategy = allocation.strategy(row)
+                    if self.raises and strategy == STRATEGIES[NOT_FINITE]:
+                        raise FloatingPointError(strategy[1])
+                    selection = explain(grid, kept, covered, thought[row], strategy)
                     selection = replace(selection, periphery=None if whole else beside[row], cut=image in cuts)
                     made_of = _made_of(allocation, row, selection)
                     chosen[image] = (selection, allocation.soft_BHW[row].flatten(), *made_of)

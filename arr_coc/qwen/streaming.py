@@ -217,6 +217,9 @@ def noting(options: dict[str, Any]) -> tuple[TokenProbabilities, dict[str, Any]]
     """What notes, and generate's keywords with it after the caller's own processors, before what stands."""
     noted = TokenProbabilities()
     given = [*(options.get("logits_processor") or ()), noted]
+    for one in given:
+        if isinstance(one, Standing):
+            one.begin()
     return noted, {**options, "logits_processor": sorted(given, key=lambda one: isinstance(one, Standing))}
 
 
@@ -225,12 +228,15 @@ class Standing(LogitsProcessor):
 
     def __init__(self, tokens: Sequence[int], ends: Sequence[int], ahead: float) -> None:
         self.tokens, self.ends, self.ahead = list(tokens), list(ends), ahead
-        self._prompt = self._length = -1  # tokens before the answer, and with what is there of it
+        self._prompt: int | None = None  # tokens before the answer
+
+    def begin(self) -> None:
+        """An answer begins: the first tokens that it is shown are the prompt."""
+        self._prompt = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        before, self._length = self._length, input_ids.shape[1]
-        if self._length != before + 1:  # an answer begins, the first or of another look
-            self._prompt = self._length
+        if self._prompt is None:
+            self._prompt = input_ids.shape[1]
         said_BT = input_ids[:, self._prompt :]
         done = said_BT.shape[1]
         if done > len(self.tokens):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.config import Timing
+from arr_coc.config import FINE, Timing
 from arr_coc.images.clips import Clip
 from arr_coc.images.reader import ImageLike, byte_tensor, read_image
 from arr_coc.qwen.answers import Answer, ImageSelection
@@ -28,6 +28,7 @@ from arr_coc.qwen.streaming import Standing
 
 WINDOW = 32  # moments that are held
 FADING = 0.995  # of a moment's worth that is left a moment later: half after 138
+MOST_NEW = 128  # tokens of an answer where nobody says: one of so many was cut off, and its end is none
 FIRM = 30.0  # times as likely as what was answered before another word must be; 1: every answer is made anew
 
 
@@ -98,10 +99,12 @@ class Onlooker:
             frames, seconds = [*frames, self._waiting[0].expand(2, -1, -1, -1)], [*seconds, *[self._waiting[1]] * 2]
         clip = Clip(torch.cat(frames), tuple(seconds))
         how = {"keep": self.keep, "system": self.system, **options}
-        if (ahead := math.log(self.firm) * self._since) > 0:
+        ahead = math.log(self.firm) * self._since * (1 - self._new_in_waiting())
+        if ahead > 0 and options.get("num_beams", 1) == 1:  # scores of beams add up
             said = self.owner.processor.tokenizer(self._said, add_special_tokens=False).input_ids
-            standing = Standing(said, ids_of(self.owner.model.generation_config.eos_token_id), ahead)
-            how["logits_processor"] = [*(options.get("logits_processor") or ()), standing]
+            ended = len(said) < options.get("max_new_tokens", MOST_NEW)
+            ends = ids_of(self.owner.model.generation_config.eos_token_id) if ended else ()
+            how["logits_processor"] = [*(options.get("logits_processor") or ()), Standing(said, ends, ahead)]
         answer: Answer = self.owner.ask(question=self.question, video=clip, **how)
         self._said, self._since = answer.text, 1.0
         return answer
@@ -112,6 +115,15 @@ class Onlooker:
         if tuple(picture.shape[-2:]) == self._size:
             return picture
         return F.interpolate(picture[None], self._size, mode="bicubic", antialias=True)[0]
+
+    def _new_in_waiting(self) -> float:
+        """Share of the frame that waits for its pair that was not there a moment before."""
+        if self._waiting is None or self._last is None:
+            return 0.0
+        grid = self._last.shape[-2] // FINE, self._last.shape[-1] // FINE
+        now = samples_of(self._waiting[0].expand(1, 2, -1, -1, -1).float() / 255, grid)
+        timing = self.owner.clip_selector.timing or Timing()
+        return float(follow(torch.cat([self._last, now]), timing).new_THW[-1].mean())
 
     def _judged(self, frames_23hw: Tensor, seconds: tuple[float, float]) -> Moment:
         (choice,) = self.owner.choose(None, self.question, keep=self._dial(), video=Clip(frames_23hw, seconds))

@@ -50,11 +50,14 @@ def choose_and_see(stages: Any, looker: Looker, request: Request, stopwatch: Sto
     if request.keeps_all:
         choice = keep_everything(prompt.grids, stages.device, "keep_all", ALL_ASKED)
     else:
-        with stopwatch.part("select"):
-            looks = partial(look_first, stages, looker, prompt)
-            choice = replace(looker, looks=looks).choose(request, request.keeps, stopwatch)
-    if any(image.is_fallback for image in choice.images):
-        raise NotFast(choice.images[0].reason)
+        looks = partial(look_first, stages, looker, prompt)
+        try:
+            with stopwatch.part("select"):
+                choice = replace(looker, looks=looks, raises=True).choose(request, request.keeps, stopwatch)
+        except NotFast:
+            raise
+        except Exception as error:  # the plain path chooses then, and counts what fails there
+            raise NotFast(f"choosing failed ({type(error).__name__})") from error
     told, indices = request.by_sample(choice.images), choice.indices
     del choice  # and with it the frames
     with stopwatch.part("vision"):
@@ -102,10 +105,10 @@ def see(
     """
     counts = [index.shape[0] for index in indices]
     padded_TK = pad_sequence(list(indices), batch_first=True)
-    made, place_of, before = [], dict[int, int](), 0
-    for members, slots in in_groups(counts):
+    made, place_of, before, groups = [], dict[int, int](), 0, in_groups(counts)
+    for members, slots in groups:
         features = _see_group(stages, request, members, slots, padded_TK, counts, prompt.grids)
-        made.append(features)
+        made.append(features.clone() if len(groups) > 1 else features)  # the next may run the same recording
         place_of |= {moment: before + row * slots for row, moment in enumerate(members)}
         before += features.shape[1]
     spare = budget_bucket(sum(counts)) - sum(counts)
@@ -144,7 +147,7 @@ def _see_group(
     grid_n2 = stages.put(torch.tensor([grids[moment] for moment in rows]))
     whole = not spare and all(counts[moment] == slots for moment in members)
     features: Tensor = stages.see(rows_nPx, cells_nK, grid_n2, None if whole else mask_nK)
-    return features.clone()  # the next group may run the same recording
+    return features
 
 
 def in_groups(counts_T: Sequence[int]) -> list[tuple[list[int], int]]:

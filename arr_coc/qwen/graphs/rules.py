@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from arr_coc.qwen.looking import Looker
+from arr_coc.qwen.streaming import Standing
 
 ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")  # all of them the same mathematics
 SELECTORS = ("arr_coc", "look_twice", "training_free")  # these judge without reading back to the host
@@ -89,8 +90,12 @@ def why_not_inputs(inputs: dict[str, Any], patch: int) -> str | None:
     if inputs.get("pixel_values_videos") is not None:
         if inputs.get("pixel_values") is not None:
             return "it does not know clips among images"
-        beside = {**inputs, "original_image": inputs.get("original_image") or None}
-        unread = [name for name, value in beside.items() if name not in PLAYED and value is not None]
+        given = (
+            name
+            for name, value in inputs.items()
+            if value is not None and not (isinstance(value, (list, tuple)) and not value)
+        )
+        unread = [name for name in given if name not in PLAYED]
         return f"it does not read {unread[0]!r} beside clips" if unread else None
     grids, images = inputs.get("image_grid_thw"), inputs.get("original_image")
     if grids is None:
@@ -133,8 +138,17 @@ class Picking:
     pad_id: int  # what follows the end of a row
     warpers: LogitsProcessorList | None = None  # None: the highest logit
     criteria: Any = None  # further stopping criteria, as transformers has them
+    standing: Standing | None = None  # an answer that stands
 
-    def pick(self, logits_BV: Tensor) -> Tensor:
+    @property
+    def reads(self) -> bool:
+        """Whether more than the highest logit decides: the next token is picked of what the device gives."""
+        return self.warpers is not None or self.standing is not None
+
+    def pick(self, logits_BV: Tensor, said_BT: Tensor) -> Tensor:
+        """The next token of each row, after those that were `said`, on the host."""
+        if self.standing is not None:
+            logits_BV = self.standing(said_BT.to(logits_BV.device), logits_BV)
         if self.warpers is None:
             return logits_BV.argmax(-1)
         none = torch.zeros(logits_BV.shape[0], 0, dtype=torch.long, device=logits_BV.device)
@@ -160,7 +174,10 @@ def ids_of(ids: Any) -> tuple[int, ...]:
 def picking_of(model: Any, options: dict[str, Any]) -> Picking | str:
     """How to generate from the model's own settings and the caller's keywords, or why the fast path cannot."""
     options = dict(options)
-    criteria = options.pop("stopping_criteria", None)
+    criteria, processors = options.pop("stopping_criteria", None), list(options.pop("logits_processor", None) or ())
+    standing = processors.pop() if processors and isinstance(processors[-1], Standing) else None
+    if processors:
+        return "it does not know generate's 'logits_processor'"
     config = model.generation_config
     settings = config.to_diff_dict()
     for name, value in options.items():
@@ -182,7 +199,7 @@ def picking_of(model: Any, options: dict[str, Any]) -> Picking | str:
     if settings.get("do_sample"):
         top_k = settings.get("top_k", 50)  # transformers samples among 50 unless told otherwise
         warpers = warpers_of(settings.get("temperature"), top_k, settings.get("top_p"))
-    return Picking(most, ends, pad, warpers, StoppingCriteriaList(criteria) if criteria else None)
+    return Picking(most, ends, pad, warpers, StoppingCriteriaList(criteria) if criteria else None, standing)
 
 
 class Rows:
@@ -211,4 +228,4 @@ class Rows:
 
     @property
     def new_BT(self) -> Tensor:
-        return torch.tensor(self.steps).T
+        return torch.tensor(self.steps, dtype=torch.long).view(-1, len(self.done)).T

@@ -109,11 +109,15 @@ class FastRunner:
             with stopwatch.part("prefill"):
                 layout, decoder, said = self._prefill(looker.config.position_policy, shown, picking)
             first_logits = said["logits"].clone()
-            token = said["token"] if picking.warpers is None else picking.pick(first_logits)
-            rows, sure = Rows(picking, inputs["input_ids"].cpu(), streamer), [log_probability(first_logits, token)]
+            if picking.standing is not None:
+                picking.standing.begin()
+            rows, sure = Rows(picking, inputs["input_ids"].cpu(), streamer), list[Tensor]()
+            token = picking.pick(first_logits, rows.new_BT) if picking.reads else said["token"]
+            sure.append(log_probability(first_logits, token))
             first = token.tolist()
             wall_ms = 1e3 * (time.perf_counter() - started)
             explain = shown.checked()
+            del shown  # its tokens are in the cache now
             rows.add(first)
             with stopwatch.part("decode"):
                 sure += self._decode(decoder, layout, token, rows)
@@ -244,13 +248,13 @@ class FastRunner:
         """
         starts = {"position": self.stages.put(layout.next_B), "length": self.stages.put(layout.lengths_B)}
         given = {"token": token, **starts}
-        sampling, sure = rows.picking.warpers is not None, []
+        reads, sure = rows.picking.reads, []
         while not rows.finished:
             assert decoder is not None
             said = decoder(**given)
-            token = rows.picking.pick(said["logits"]) if sampling else said["token"]
+            token = rows.picking.pick(said["logits"], rows.new_BT) if reads else said["token"]
             sure.append(log_probability(said["logits"], token))
-            given = {"token": token} if sampling else {}
+            given = {"token": token} if reads else {}
             rows.add(token.tolist())
         return sure
 
