@@ -15,7 +15,7 @@ SELECTORS: dict[str, dict[str, type]] = {
     "look_twice": {
         **{"least": int, "most": int, "depth": float},
         **{"information": float, "perspectival": float, "steepness": float},
-        **{"reach": int, "decay": float, "repeated": float, "motion": float},
+        **{"reach": int, "decay": float, "repeated": float, "enough": float, "motion": float},
     },
     **{"mmtok": {}, "oracle": {}, "pooling": {}, "random": {"seed": int}, "training_free": {}},
     **{"variance": {}, "centre": {}},
