@@ -1,7 +1,7 @@
 """Time: what moves and what changes in a clip, what its cells are worth then, and one budget for all of it.
 
 T moments of a clip (pairs of frames), F frames of a moment, H W grid of cells, h w fine samples (`FINE` a cell and
-side), N = H * W, s = h * w, D shifts that are tried, I images of all samples.
+side), N = H * W, s samples of a cell, M cells that moved, D shifts that are tried, I images of all samples.
 
     follow     where the content of each cell was a moment ago, whether it is new, and where the scene is cut
     steady     relevance that is carried along with what moves, and starts anew at a cut
@@ -29,24 +29,40 @@ Judged = dict[int, tuple[Judgement, int]]  # of each image: the judgement, and i
 TIE = 1e-6  # of the highest score: what the even order adds where cells are worth the same
 REACH = FINE  # samples that content may have moved in a moment, each way: a cell
 NARROW = 1e-3  # how far above the rest it is that what matters is told again, the most relevant first
-STEPS = 10  # halvings of the search for the least worth that is kept
+STEPS = 6  # halvings of the search for the least worth that is kept: between bounds that lie close
 
 
 @dataclass(frozen=True, slots=True)
 class Motion:
     """What became of the moment before, in each moment; the first has none before it, and is all new."""
 
-    source_Ts: Tensor  # the sample where each sample's content was, long: finer than cells, so slow motion adds up
+    shift_THW2: Tensor  # (y, x) from each cell to where its content was, in samples: finer than cells, slow motion adds up
     new_THW: Tensor  # how much of it is new, 0 to 1
     cuts_T: Tensor  # bool: whether another scene begins here; the first moment is no cut
 
-    @property
-    def grid(self) -> tuple[int, int]:
-        return self.new_THW.shape[1], self.new_THW.shape[2]
-
     def on_host(self) -> "Motion":
         """There, what goes from moment to moment is quicker."""
-        return Motion(self.source_Ts.cpu(), self.new_THW.cpu(), self.cuts_T.cpu())
+        return Motion(self.shift_THW2.cpu(), self.new_THW.cpu(), self.cuts_T.cpu())
+
+    def traced(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each moment, for `carry`: the M cells whose content was elsewhere, and the samples where it was, `[M, s]`."""
+        shift_THW2, inside = self.shift_THW2.numpy(), np.arange(FINE)
+        _, height, width, _ = shift_THW2.shape
+        t_M, row_M, column_M = shift_THW2.any(-1).nonzero()
+        y_M2 = FINE * np.stack([row_M, column_M], -1) + shift_THW2[t_M, row_M, column_M]
+        y_M41 = (y_M2[:, :1] + inside).clip(0, FINE * height - 1)[..., None]
+        x_M14 = (y_M2[:, 1:] + inside).clip(0, FINE * width - 1)[:, None]
+        cell_M44 = y_M41 // FINE * width + x_M14 // FINE
+        sample_Ms = (FINE**2 * cell_M44 + FINE * (y_M41 % FINE) + x_M14 % FINE).reshape(-1, FINE**2)
+        ends = np.bincount(t_M, minlength=len(shift_THW2)).cumsum()[:-1]
+        return list(zip(np.split(row_M * width + column_M, ends), np.split(sample_Ms, ends), strict=True))
+
+
+def carry(values_Ns: np.ndarray, traced: tuple[np.ndarray, np.ndarray]) -> None:
+    """Values of a moment's samples go, in place, to where their content is a moment later."""
+    cells_M, samples_Ms = traced
+    if len(cells_M):
+        values_Ns[cells_M] = values_Ns.reshape(-1).take(samples_Ms)
 
 
 def samples_of(frames_TF3hw: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -92,59 +108,50 @@ def follow(samples_TF3hw: Tensor, timing: Timing) -> Motion:
     begins_T = cuts_T.clone()
     begins_T[0] = True
     new_THW = torch.where(begins_T.view(-1, 1, 1), 1.0, new_THW)
-    shift_Thw2 = shift_THW2.repeat_interleave(FINE, 1).repeat_interleave(FINE, 2)
-    y_h1, x_w = torch.arange(height, device=now.device).unsqueeze(1), torch.arange(width, device=now.device)
-    y_Thw, x_Thw = (y_h1 + shift_Thw2[..., 0]).clamp(0, height - 1), (x_w + shift_Thw2[..., 1]).clamp(0, width - 1)
-    return Motion((y_Thw * width + x_Thw).flatten(1), new_THW, cuts_T)
-
-
-def to_samples(values_TN: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Each cell's value at all of its samples, `[T, s]`."""
-    return values_TN.unflatten(1, grid).repeat_interleave(FINE, 1).repeat_interleave(FINE, 2).flatten(1)
-
-
-def to_cells(values_s: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Mean of each cell's samples, `[N]`."""
-    return F.avg_pool2d(values_s.view(1, FINE * grid[0], FINE * grid[1]), FINE).flatten()
+    return Motion(shift_THW2, new_THW, cuts_T)
 
 
 def steady(worth_TN: Tensor, motion: Motion, decay: float) -> Tensor:
     """Worth with a share of what it was a moment ago where its content came from; a cut carries nothing over."""
-    worth_Ts = to_samples(worth_TN, motion.grid)
-    carried = [worth_Ts[0]]
-    for t in range(1, worth_TN.shape[0]):
-        share = 0.0 if motion.cuts_T[t] else decay
-        carried.append((1 - share) * worth_Ts[t] + share * carried[-1][motion.source_Ts[t]])
-    return torch.stack([to_cells(one, motion.grid) for one in carried])
+    found_TN, carried_Ns = worth_TN.numpy().copy(), np.repeat(worth_TN[0].numpy()[:, None], FINE**2, 1)
+    for t, traced in enumerate(motion.traced()):
+        share = 0.0 if t == 0 or motion.cuts_T[t] else decay
+        carry(carried_Ns, traced)
+        carried_Ns = share * carried_Ns + (1 - share) * worth_TN[t].numpy()[:, None]
+        found_TN[t] = carried_Ns.mean(1)
+    return torch.from_numpy(found_TN)
 
 
 def unseen(worth_TN: Tensor, motion: Motion, repeated: float, k: int, enough: float = 1.0) -> Tensor:
     """Worth, less where the same content was kept before: what a search for the k best of them comes to.
 
     What is kept depends on what was kept before it. So the least worth that is kept is searched for: with each guess
-    the clip is gone through once, and it is noted which content is held. A budget that is more than the cells take
-    which hold `enough` of all worth, shows these again before it goes to the rest.
+    the clip is gone through once, and it is noted which content is held. It lies between the k-th worth of all and what
+    repetitions leave of that. A budget that is more than the cells take which hold `enough` of all worth, shows these
+    again before it goes to the rest.
     """
-    (height, width), ranked = motion.grid, worth_TN.flatten().sort(descending=True).values
+    ranked = worth_TN.flatten().sort(descending=True).values
     place = int((ranked.cumsum(0) < enough * ranked.sum()).sum())
     bar = float(ranked[min(place, len(ranked) - 1)]) if enough < 1 else 0.0
     again_TN = torch.where(worth_TN > bar, bar * (1 + NARROW * worth_TN / ranked[0].clamp(min=1e-12)), 0.0)
-    same_Ts = to_samples(1 - motion.new_THW.flatten(1), motion.grid)
-    cell_1s = to_samples(torch.arange(height * width).unsqueeze(0), motion.grid)
+    same_TN = 1 - motion.new_THW.flatten(1)
     # Thousands of small steps: numpy takes a third of torch's time for them.
-    worth, again, same, source, (cell_s,) = (
-        one.numpy() for one in (worth_TN, again_TN, same_Ts, motion.source_Ts, cell_1s)
-    )
-    found, low, high = worth.copy(), 0.0, float(worth.max())
+    worth, again, same_TN1 = worth_TN.numpy(), again_TN.numpy(), same_TN.numpy()[..., None]
+    less, traced, mean_s = (1 - repeated) * worth, motion.traced(), np.full(FINE**2, FINE**-2, np.float32)
+    high = least = float(ranked[min(k, len(ranked) - 1)]) * (1 + NARROW)
+    low, found, apart = repeated * high, worth, worth.size + 1
     for _ in range(STEPS):
-        least, held_s = (low + high) / 2, np.zeros_like(same[0])
+        tried, held_Ns = np.empty_like(worth), np.zeros((worth.shape[1], FINE**2), np.float32)
         for t in range(len(worth)):
-            held_s = held_s.take(source[t]) * same[t]
-            columns = held_s.reshape(height, FINE, -1).sum(1).reshape(-1, FINE)
-            held_N = sum(columns[:, side] for side in range(FINE)) / FINE**2
-            np.maximum(worth[t] * (1 - (1 - repeated) * held_N), again[t], out=found[t])
-            np.maximum(held_s, (found[t] > least)[cell_s], out=held_s)
-        low, high = (least, high) if int((found > least).sum()) > k else (low, least)
+            carry(held_Ns, traced[t])
+            held_Ns *= same_TN1[t]
+            np.maximum(worth[t] - less[t] * (held_Ns @ mean_s), again[t], out=tried[t])
+            held_Ns[tried[t] > least] = 1
+        over = int((tried > least).sum()) - k
+        if abs(over) < apart:  # where many cells are worth the same, no guess keeps just k
+            found, apart = tried, abs(over)
+        low, high = (least, high) if over > 0 else (low, least)
+        least = (low + high) / 2
     return torch.from_numpy(found)
 
 

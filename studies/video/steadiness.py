@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_coc.config import Timing
+from arr_coc.config import FINE, Timing
 from arr_coc.evaluation.bench.measure import resident
 from arr_coc.images.clips import Clip
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.answers import ImageSelection
-from arr_coc.qwen.moving import follow, samples_of, to_cells, to_samples
+from arr_coc.qwen.moving import carry, follow, samples_of
 from arr_coc.qwen.watching import FIRM
 from arr_coc_scenes import draw_scene, make_scene
 from studies.cells import CELL, boxes_cells
@@ -45,12 +45,13 @@ def held_sets(clip: Clip, choices: list[ImageSelection]) -> list[set[int]]:
     frames = clip.frames_T3hw.unflatten(0, (-1, 2)).float() / 255
     grid = choices[0].grid
     motion = follow(samples_of(frames, grid), Timing())
-    kept_TN = torch.stack([torch.zeros(grid[0] * grid[1]).index_fill(0, choice.kept, 1) for choice in choices])
-    kept_Ts, same_Ts = to_samples(kept_TN, grid), to_samples((motion.new_THW < NEW).float().flatten(1), grid)
-    held_s, found = torch.zeros_like(kept_Ts[0]), []
-    for t in range(len(choices)):
-        held_s = (held_s[motion.source_Ts[t]] * same_Ts[t]).maximum(kept_Ts[t])
-        found.append(set((to_cells(held_s, grid) >= HELD).nonzero().flatten().tolist()))
+    held_Ns = np.zeros((grid[0] * grid[1], FINE**2), np.float32)
+    new_TN1, found = motion.new_THW.flatten(1).unsqueeze(-1).numpy(), []
+    for t, (choice, traced) in enumerate(zip(choices, motion.traced(), strict=True)):
+        carry(held_Ns, traced)
+        held_Ns *= new_TN1[t] < NEW
+        held_Ns[choice.kept.numpy()] = 1
+        found.append(set((held_Ns.mean(1) >= HELD).nonzero()[0].tolist()))
     return found
 
 
