@@ -196,6 +196,16 @@ def motion_of(frames: torch.Tensor, **how: float):
     return follow(samples_of(frames, (4, 4)), replace(Timing(), **how))
 
 
+def test_large_frames_come_at_half_their_size():
+    geometry, grid = vision.Geometry(), (15, 16)
+    rows = torch.rand(2 * 15 * 16 * 4, 1536, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    alone = vision.unpatchify(rows[: 15 * 16 * 4], grid, geometry)
+    frames = vision.frames_of(rows, grid, geometry)
+    assert frames.shape == (2, 2, 3, 240, 256)
+    assert frames[0, 0].allclose(torch.nn.functional.avg_pool2d(alone, 2), atol=1e-6)
+    assert vision.frames_of(rows[: 14 * 16 * 8], (14, 16), geometry).shape == (2, 2, 3, 448, 512)
+
+
 def test_what_stands_still_is_not_new_and_what_comes_is():
     motion = motion_of(scene(-1, 32, 32, -1))
     assert motion.new_THW[0].eq(1).all()  # all begins

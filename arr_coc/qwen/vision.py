@@ -14,7 +14,7 @@ consecutive.
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,7 +31,7 @@ Grid = tuple[int, int]  # cells: height, width
 LEAST = 256  # px of the longer side of a glance, where the image has that many
 SHRINK = 4  # above 1,024 px a glance has a quarter of the image's side
 AT_ONCE = 8  # moments of a clip whose frames are made of patches at once
-LARGE = 448  # px of the shorter side of a frame that is read at half its size
+LARGE = 448  # px of the shorter side of a frame, from where it is read at half its size
 QUERIES = 256  # rows of the ViT's attention matrix that are held at a time
 
 
@@ -110,10 +110,21 @@ def unpatchify(rows_PX: Tensor, grid: Grid, geometry: Geometry, channels: slice 
 
 
 def frames_of(rows_PX: Tensor, grid: Grid, geometry: Geometry) -> Tensor:
-    """The frames of a clip two by two, `[T, F, 3, h, w]` in [0, 1], from the patches of all; large ones `shrunk`."""
+    """The frames of a clip two by two, `[T, F, 3, h, w]` in [0, 1], from the patches of all.
+
+    Large ones at half their size: textures are no finer, and a clip of them would fill the memory. They are halved
+    patch by patch, before anything else is done with them.
+    """
+    halves = geometry.cell * min(grid) > LARGE and geometry.patch % 2 == 0
+    made = replace(geometry, patch=geometry.patch // 2) if halves else geometry
     pairs = rows_PX.view(-1, grid[0] * grid[1] * geometry.window, rows_PX.shape[1])
-    made = [_unpatched(some, grid, geometry, slice(None), geometry.frames) for some in pairs.split(AT_ONCE)]
-    return torch.cat([shrunk(frames.flatten(0, 1)).unflatten(0, frames.shape[:2]) for frames in made])
+    frames = []
+    for some in pairs.split(AT_ONCE):
+        if halves:
+            patches = some.float().view(-1, 3 * geometry.frames, geometry.patch, geometry.patch)
+            some = F.avg_pool2d(patches, 2).view(*some.shape[:2], -1)
+        frames.append(_unpatched(some, grid, made, slice(None), geometry.frames))
+    return torch.cat(frames)
 
 
 def _unpatched(rows_BPX: Tensor, grid: Grid, geometry: Geometry, channels: slice, frames: int) -> Tensor:
@@ -136,11 +147,6 @@ def resize(image_3hw: Tensor, grid: Grid, cell: int) -> Tensor:
     return (
         F.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0, 1).view(*image_3hw.shape[:-2], *size)
     )
-
-
-def shrunk(frames_F3hw: Tensor) -> Tensor:
-    """Large frames at half their size: textures are no finer, and a clip of them would fill the memory."""
-    return frames_F3hw if min(frames_F3hw.shape[-2:]) <= LARGE else F.avg_pool2d(frames_F3hw, 2)
 
 
 def still(image_B3hw: Tensor) -> Tensor:
