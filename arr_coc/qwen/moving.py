@@ -36,7 +36,7 @@ STEPS = 6  # halvings of the search for the least worth that is kept: between bo
 class Motion:
     """What became of the moment before, in each moment; the first has none before it, and is all new."""
 
-    shift_THW2: Tensor  # (y, x) from each cell to where its content was, in samples: finer than cells, slow motion adds up
+    shift_THW2: Tensor  # from each cell to where its content was, in samples: finer than cells, slow motion adds up
     new_THW: Tensor  # how much of it is new, 0 to 1
     cuts_T: Tensor  # bool: whether another scene begins here; the first moment is no cut
 
@@ -45,7 +45,7 @@ class Motion:
         return Motion(self.shift_THW2.cpu(), self.new_THW.cpu(), self.cuts_T.cpu())
 
     def traced(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each moment, for `carry`: the M cells whose content was elsewhere, and the samples where it was, `[M, s]`."""
+        """For `carry`, of each moment: the M cells whose content was elsewhere, and the samples where it was `[M, s]`."""
         shift_THW2, inside = self.shift_THW2.numpy(), np.arange(FINE)
         _, height, width, _ = shift_THW2.shape
         t_M, row_M, column_M = shift_THW2.any(-1).nonzero()
