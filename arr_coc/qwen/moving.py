@@ -45,7 +45,7 @@ class Motion:
         return Motion(self.shift_THW2.cpu(), self.new_THW.cpu(), self.cuts_T.cpu())
 
     def traced(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For `carry`, of each moment: the M cells whose content was elsewhere, and the samples where it was `[M, s]`."""
+        """For `carry`, of each moment: M cells whose content was elsewhere, and the samples where it was `[M, s]`."""
         shift_THW2, inside = self.shift_THW2.numpy(), np.arange(FINE)
         _, height, width, _ = shift_THW2.shape
         t_M, row_M, column_M = shift_THW2.any(-1).nonzero()
