@@ -48,7 +48,7 @@ class Motion:
         """For `carry`, of each moment: M cells whose content was elsewhere, and the samples where it was `[M, s]`."""
         shift_THW2, inside = self.shift_THW2.numpy(), np.arange(FINE)
         _, height, width, _ = shift_THW2.shape
-        t_M, row_M, column_M = shift_THW2.any(-1).nonzero()
+        t_M, row_M, column_M = np.nonzero(np.abs(shift_THW2).max(-1))
         y_M2 = FINE * np.stack([row_M, column_M], -1) + shift_THW2[t_M, row_M, column_M]
         y_M41 = (y_M2[:, :1] + inside).clip(0, FINE * height - 1)[..., None]
         x_M14 = (y_M2[:, 1:] + inside).clip(0, FINE * width - 1)[:, None]
