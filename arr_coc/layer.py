@@ -83,27 +83,10 @@ class ARRCOCLayer(nn.Module):
         """With every setting that both know by one name."""
         return cls(**{name: getattr(config, name) for name in inspect.signature(cls).parameters})
 
-    def judge(
-        self,
-        image_B3hw: Tensor,
-        question: QuestionTokens,
-        grid: tuple[int, int],
-        stopwatch: Stopwatch | None = None,
-        glance_BXHW: Tensor | None = None,
-        image_R: Tensor | None = None,
-    ) -> Judgement:
-        """Texture, sight, knowing, balancing: everything that comes before the budget. Always in fp32.
-
-        With `image_R` there is a row of the question for each of its entries, about that image: each is seen once.
-        """
-        stopwatch = stopwatch or Stopwatch(image_B3hw.device)
-        pyramid = self.see(image_B3hw, grid, glance_BXHW, stopwatch)
-        return self.weigh(pyramid if image_R is None else pyramid.rows(image_R), question, stopwatch)
-
     def see(
         self, image_B3hw: Tensor, grid: tuple[int, int], glance_BXHW: Tensor | None, stopwatch: Stopwatch
     ) -> TexturePyramid:
-        """Texture and sight: what does not depend on the question, and serves all questions about an image."""
+        """Texture and sight, in fp32: what does not depend on the question, and serves all questions about an image."""
         with torch.autocast(image_B3hw.device.type, enabled=False):
             with stopwatch.part("texture"):
                 pyramid = texture_pyramid(image_B3hw, grid, self.texture_channels)
@@ -144,7 +127,7 @@ class ARRCOCLayer(nn.Module):
         grid = _grid_of(vision_embeds, image_B3hw, grid)
         question = QuestionTokens.of(query_embeds, query_mask)
         stopwatch = Stopwatch(image_B3hw.device)
-        judgement = self.judge(image_B3hw, question, grid, stopwatch, glance)
+        judgement = self.weigh(self.see(image_B3hw, grid, glance, stopwatch), question, stopwatch)
         balance = judgement.balance
         with stopwatch.part("attending"):
             k_B = self.attending.budgets(balance.relevance_BHW.detach(), balance.tensions_BT[:, 0].detach(), keeps)

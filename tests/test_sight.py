@@ -145,5 +145,5 @@ def test_one_row_per_question_is_the_same_as_one_image_per_question():
     watch = Stopwatch(images.device)
     rows = torch.tensor([1, 0, 1])
     shared = layer.weigh(layer.see(images, (2, 3), None, watch).rows(rows), question, watch)
-    each = layer.judge(images[rows], question, (2, 3))
+    each = layer.weigh(layer.see(images[rows], (2, 3), None, watch), question, watch)
     assert torch.allclose(shared.balance.relevance_BHW, each.balance.relevance_BHW, atol=1e-6)
