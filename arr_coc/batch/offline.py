@@ -16,7 +16,6 @@ from arr_coc.serving.engine import Finished, Ticket
 from arr_coc.serving.reading import Wanted
 
 PLUGIN = "arr_coc.vllm"
-BATCH = 64  # rows that it is given at once: it takes of them what its memory holds
 
 
 def check_vllm() -> None:

@@ -62,8 +62,8 @@ class Selector(nn.Module, ABC):
 
     name: str
     pays: str  # which parts of the ViT and of the language model run in full, and what the choice itself costs
-    reads_pixels: bool  # whether it needs the images themselves
-    reads_tokens: bool  # whether it needs the vision encoder's output, and so cannot be used with sparse encoding
+    reads_pixels: bool = False  # whether it needs the images themselves
+    reads_tokens: bool = False  # whether it needs the vision encoder's output, and so cannot go with sparse encoding
     reads_glance: bool = False  # whether it needs what the vision encoder makes of a small copy of the image
     reads_patches: bool = False  # the vision encoder's last hidden states, before the merger; implies `reads_tokens`
     reads_received: bool = False  # attention and keys of the vision encoder's last block; implies `reads_tokens`
@@ -171,7 +171,6 @@ class ARRCOCSelector(Selector):
     name = "arr_coc"
     pays = "ViT: the kept windows when sparse, all when dense, and a small image for a glance; LM: the kept tokens"
     reads_pixels = True
-    reads_tokens = False
     sees = True
     timing = Timing()
     untrained_notice = "the ARR-COC layer is untrained: its choice hardly depends on the question"

@@ -39,7 +39,6 @@ class LookTwiceSelector(Selector):
     name = "look_twice"
     pays = "ViT and the first LM layers: a small copy; then ViT: the kept windows when sparse; LM: the kept tokens"
     reads_pixels = True
-    reads_tokens = False
     sees = True
     untrained_notice = "no trained adapter: the model looks twice, first at a small copy"
 

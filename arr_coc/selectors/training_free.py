@@ -38,7 +38,6 @@ def word_match(visual_BND: Tensor, question: QuestionTokens) -> Tensor:
 class TrainingFreeSelector(Selector):
     name = "training_free"
     pays = "ViT: all; LM: the kept tokens; choosing: one product of all tokens with the question's words"
-    reads_pixels = False
     reads_tokens = True
     untrained_notice = "no trained adapter: tokens are chosen by the question's words, after the ViT"
 

@@ -59,8 +59,6 @@ class FieldSelector(Selector):
 
     reason: str
     """Why its cells were kept, in words."""
-    reads_pixels = False
-    reads_tokens = False
     gives_relevance = False
 
     def __init__(self, config: ARRCOCConfig, layer: ARRCOCLayer | None = None) -> None:
