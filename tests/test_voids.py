@@ -6,8 +6,9 @@ from transformers import AutoTokenizer
 
 from arr_coc.qwen.loading import resolve
 from arr_coc.training.config import SelectorTrainConfig
-from arr_coc.training.data import VOIDS as KINDS
-from arr_coc.training.data import SceneBatches, draw_void, make_encoder
+from arr_coc.training.data import SceneBatches, make_encoder
+from arr_coc_scenes.voids import VOIDS as KINDS
+from arr_coc_scenes.voids import draw_void
 
 
 @pytest.mark.parametrize("size", [(64, 64), (96, 160)])
