@@ -148,29 +148,18 @@ def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) 
     """What belongs to one image, and what may be running; `chosen` is the event of an example."""
     import gradio as gr
 
-    from arr_coc.demo.parts import (
-        MODELS,
-        PRIVATE,
-        begins,
-        guarded,
-        in_a_line,
-        is_late,
-        leave_nothing_late,
-        picture,
-        player,
-        toast,
-    )
+    from arr_coc.demo import parts
 
     now = first.told
     notices = gr.HTML(now.notices, elem_id="notices")
     answer = gr.Textbox(now.answer, label="Answer", lines=1, interactive=False, elem_id="answer", buttons=["copy"])
     figures = gr.HTML(now.figures, elem_id="figures")
     with gr.Row(elem_id="seen"):
-        overlay = picture("What the model saw", "overlay", value=now.overlay)
-        heat = picture("What counts for the question", "heat", value=now.heat)
-    video = player("What the model saw", "player", visible=True)  # what is empty the style sheet hides
+        overlay = parts.picture("What the model saw", "overlay", value=now.overlay)
+        heat = parts.picture("What counts for the question", "heat", value=now.heat)
+    video = parts.player("What the model saw", "player", visible=True)  # what is empty the style sheet hides
     legend = gr.HTML(now.legend, elem_id="legend")
-    moments = picture("Moments, and the budget over time", "moments")
+    moments = parts.picture("Moments, and the budget over time", "moments")
     stats = gr.Markdown(now.stats, elem_id="stats")
     outputs = [answer, overlay, heat, figures, notices, legend, stats, video, moments]
 
@@ -178,7 +167,7 @@ def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) 
         said = [one.answer, one.overlay, one.heat, one.figures, one.notices, one.legend, one.stats]
         return [*said, one.player, one.moments]
 
-    @guarded
+    @parts.guarded
     def answer_it(path: str | None, question: str, dial: float, name: str, played: str | None) -> Iterator[list[Any]]:
         try:
             yield seen(Told("", figures=THINKING))
@@ -187,21 +176,28 @@ def ask_tab(models: Models, side: Left, tabs: Any, first: Opening, chosen: Any) 
             for one in ask(models, name, asked, plain):
                 yield seen(one)
         except Exception as error:
-            why = in_a_line(error)
+            why = parts.in_a_line(error)
             yield [*[gr.skip()] * 3, "", note(f"no answer: {why}", "trouble"), "", "", *[gr.skip()] * 2]
-            raise toast(why) from None
+            raise parts.toast(why) from None
 
     for event in (side.ask.click, side.question.submit, chosen.then):  # before the answer: what is first is done first
-        event(None, None, tabs, js=TO_ANSWER, queue=False, **PRIVATE)
+        event(None, None, tabs, js=TO_ANSWER, queue=False, **parts.PRIVATE)
     inputs = [*side.asked, side.model, side.played]
-    looks: dict[str, Any] = {"show_progress": "minimal", "show_progress_on": answer, "js": begins("ask"), **MODELS}
-    others = (event(answer_it, inputs, outputs, **looks, **PRIVATE) for event in (side.question.submit, chosen.then))
+    looks: dict[str, Any] = {
+        "show_progress": "minimal",
+        "show_progress_on": answer,
+        "js": parts.begins("ask"),
+        **parts.MODELS,
+    }
+    others = (
+        event(answer_it, inputs, outputs, **looks, **parts.PRIVATE) for event in (side.question.submit, chosen.then)
+    )
     running = [side.ask.click(answer_it, inputs, outputs, api_name="ask", **looks), *others]
-    side.stop.click(None, None, None, cancels=running, queue=False, **PRIVATE)
+    side.stop.click(None, None, None, cancels=running, queue=False, **parts.PRIVATE)
     # It is over, and its last line says that it is not: it was stopped, which is a failure to Gradio.
     unfinished = f"{json.dumps([THINKING, ANSWERING])}.includes(line)"
-    stopped = f"line => !({is_late('ask')}) && {unfinished} ? {json.dumps(STOPPED)} : undefined"
+    stopped = f"line => !({parts.is_late('ask')}) && {unfinished} ? {json.dumps(STOPPED)} : undefined"
     for over in (over for event in running for over in (event.success, event.failure)):
-        over(None, figures, figures, js=stopped, queue=False, **PRIVATE)
-    leave_nothing_late("ask", running, outputs)
+        over(None, figures, figures, js=stopped, queue=False, **parts.PRIVATE)
+    parts.leave_nothing_late("ask", running, outputs)
     return outputs, running

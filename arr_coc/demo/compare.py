@@ -96,18 +96,7 @@ def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
     """What belongs to one image, and what may be running."""
     import gradio as gr
 
-    from arr_coc.demo.parts import (
-        AT_ONCE,
-        MODELS,
-        PRIVATE,
-        SHOWN,
-        begins,
-        filled,
-        guarded,
-        leave_nothing_late,
-        picture,
-        pictures,
-    )
+    from arr_coc.demo import parts
 
     ways = gr.CheckboxGroup(
         list(WAYS), value=[PLAIN, OURS], label=f"Ways to choose the tokens, up to {MOST_WAYS}", elem_id="ways"
@@ -117,13 +106,13 @@ def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
     button = gr.Button("Compare", variant="primary", elem_id="compare")
     result = gr.HTML(elem_id="cards")
     label = "The image, and what the first way that chose kept of it: drag the line"
-    looks: dict[str, Any] = {"buttons": ["fullscreen"], "max_height": 520, "elem_id": "slider", **SHOWN}
+    looks: dict[str, Any] = {"buttons": ["fullscreen"], "max_height": 520, "elem_id": "slider", **parts.SHOWN}
     slider = gr.ImageSlider(label=label, visible=False, **looks)
-    bars = picture("Where the time goes", "bars", visible=False)
-    kept = pictures("kept", MOST_WAYS)
+    bars = parts.picture("Where the time goes", "bars", visible=False)
+    kept = parts.pictures("kept", MOST_WAYS)
     memory = gr.Markdown(models.memory(), elem_id="memory")
 
-    @guarded
+    @parts.guarded
     def compare_them(
         path: str | None, question: str, dial: float, chosen: list[str], named: list[str], played: str | None
     ) -> tuple[Any, ...]:
@@ -134,16 +123,16 @@ def compare_tab(models: Models, side: Left) -> tuple[list[Any], list[Any]]:
             gr.ImageSlider(done.slider, visible=done.slider is not None),
             gr.Image(done.bars, visible=True),
             done.memory,
-            *filled(kept, done.kept),
+            *parts.filled(kept, done.kept),
         )
 
     outputs = [result, slider, bars, memory, *kept]
     inputs = [*side.asked, ways, names, side.played]
-    looks = {"show_progress_on": result, "js": begins("compare"), **MODELS}
+    looks = {"show_progress_on": result, "js": parts.begins("compare"), **parts.MODELS}
     running = button.click(compare_them, inputs, outputs, api_name="compare", **looks)
-    side.stop.click(None, None, None, cancels=[running], **PRIVATE)
+    side.stop.click(None, None, None, cancels=[running], **parts.PRIVATE)
     for event in (ways.change, names.change):
-        event(None, [ways, names], None, js=AT_MOST, **AT_ONCE)
+        event(None, [ways, names], None, js=AT_MOST, **parts.AT_ONCE)
     belongs = [result, slider, bars, *kept]
-    leave_nothing_late("compare", [running], belongs)
+    parts.leave_nothing_late("compare", [running], belongs)
     return belongs, [running]

@@ -9,23 +9,12 @@ from typing import Any
 import gradio as gr
 
 from arr_coc.config import Keep
+from arr_coc.demo import parts
 from arr_coc.demo.ask import Opening, ask_tab, opening
 from arr_coc.demo.compare import compare_tab
 from arr_coc.demo.inputs import MOST_CHARACTERS, MOST_FRAMES, Left, budget_line, count_tokens, dialled, read_upload
 from arr_coc.demo.microscope import microscope_tab
 from arr_coc.demo.models import Models
-from arr_coc.demo.parts import (
-    AT_ONCE,
-    EMPTYING,
-    PRIVATE,
-    Upload,
-    VideoButton,
-    dial_slider,
-    emptied,
-    guarded,
-    in_a_line,
-    player,
-)
 from arr_coc.demo.scenes import examples, scenes_tab
 from arr_coc.demo.telling import about, note
 from arr_coc.images.clips import Clip
@@ -67,8 +56,8 @@ def build_page(models: Models) -> gr.Blocks:
         running = [*running, *comparing, *looking]
         _heed(models, side, known, chosen, gallery, [*answered, *compared, *looked], running)
         for tab in (ask, compare, microscope):
-            tab.select(lambda: [gr.update(visible=True)] * 2, None, [column, gallery], **AT_ONCE)
-        scenes.select(lambda: [gr.update(visible=False)] * 2, None, [column, gallery], **AT_ONCE)
+            tab.select(lambda: [gr.update(visible=True)] * 2, None, [column, gallery], **parts.AT_ONCE)
+        scenes.select(lambda: [gr.update(visible=False)] * 2, None, [column, gallery], **parts.AT_ONCE)
     return page
 
 
@@ -93,9 +82,9 @@ def thumbnails() -> tuple[gr.Gallery, list[str]]:
 def left_side(file: str, first: Opening, model: gr.Dropdown, keep: Keep) -> Left:
     """Image, question, buttons and dial; the tabs say what the buttons do."""
     label, played = "Image or GIF, up to 20 MB", gr.State(None)
-    image = Upload(file, label=label, sources=["upload", "clipboard"], height=320, elem_id="image")
-    clip = player(f"The clip: up to {MOST_FRAMES} frames of it are looked at", "clip")
-    video = VideoButton("Or upload a video, up to 20 MB", file_types=["video"], size="sm", elem_id="video")
+    image = parts.Upload(file, label=label, sources=["upload", "clipboard"], height=320, elem_id="image")
+    clip = parts.player(f"The clip: up to {MOST_FRAMES} frames of it are looked at", "clip")
+    video = parts.VideoButton("Or upload a video, up to 20 MB", file_types=["video"], size="sm", elem_id="video")
     trouble = gr.HTML("", elem_id="trouble")
     question = gr.Textbox(
         first.example.question, label="Question", lines=1, max_length=MOST_CHARACTERS, elem_id="question"
@@ -105,7 +94,7 @@ def left_side(file: str, first: Opening, model: gr.Dropdown, keep: Keep) -> Left
         stop = gr.Button("Stop", min_width=60, elem_id="stop")
         clear = gr.Button("Clear", min_width=60, elem_id="clear")
     with gr.Group():
-        dial = dial_slider("dial", keep)
+        dial = parts.dial_slider("dial", keep)
         budget = gr.Markdown(budget_line(first.total, keep), elem_id="budget")
     total = gr.Number(first.total, visible=False)  # visual tokens of the image
     return Left(image, clip, video, played, question, ask, stop, clear, dial, model, trouble, budget, total)
@@ -117,7 +106,7 @@ def _choosing(gallery: gr.Gallery, files: list[str], side: Left) -> Any:
     def choose(event: gr.SelectData) -> tuple[Any, ...]:
         return *_shown(files[event.index]), examples()[event.index].question, ""
 
-    return gallery.select(choose, None, [*side.shown, side.question, side.trouble], **AT_ONCE)
+    return gallery.select(choose, None, [*side.shown, side.question, side.trouble], **parts.AT_ONCE)
 
 
 def _shown(image: str | None = None, clip: bytes | None = None, played: str | None = None) -> list[Any]:
@@ -134,48 +123,50 @@ def _heed(
     The dial shows what it stands for while it is turned.
     """
 
-    @guarded
+    @parts.guarded
     def measure(path: str | None, played: str | None, name: str) -> list[Any]:
         if not (played or path):
             return [*[gr.skip()] * 3, "", 0]
         try:
             shown = read_upload(played or path, partial(models.fit, name))
         except ValueError as error:
-            return [*_shown(), note(in_a_line(error), "trouble"), 0]
+            return [*_shown(), note(parts.in_a_line(error), "trouble"), 0]
         seen = _shown(None, clip_video(shown), played) if isinstance(shown, Clip) and played else [gr.skip()] * 3
         with models.use(name) as owner:
             return [*seen, "", count_tokens(owner.processor, shown)]
 
-    @guarded
+    @parts.guarded
     def turned(total: float, dial: float, name: str) -> str:
         chosen = dialled(dial)
         return budget_line(total, models.keep(name) if chosen is None else chosen)
 
-    @guarded
+    @parts.guarded
     def change_model(name: str) -> tuple[str, Any]:
         with models.use(name) as owner:
-            return about(name, owner), dial_slider("dial", owner.keep)
+            return about(name, owner), parts.dial_slider("dial", owner.keep)
 
     def empty() -> list[Any]:
-        return [gr.Gallery(selected_index=None), *emptied(belongs)]
+        return [gr.Gallery(selected_index=None), *parts.emptied(belongs)]
 
     image, measured = side.image, [*side.shown, side.trouble, side.total]
     dialled_now = [side.total, side.dial, side.model]
     emptying = (image.upload, image.clear, side.video.upload, side.model.change)
     for event in (*emptying, side.clear.click):  # what runs is ended before anything is emptied
-        event(None, None, None, js=EMPTYING, cancels=running, queue=False, **PRIVATE)
-    *images, video, model = (event(empty, None, [gallery, *belongs], **AT_ONCE) for event in emptying)
-    video = video.then(lambda path: path, side.video, side.played, **AT_ONCE)
-    model = model.then(change_model, side.model, [known, side.dial], **PRIVATE)
+        event(None, None, None, js=parts.EMPTYING, cancels=running, queue=False, **parts.PRIVATE)
+    *images, video, model = (event(empty, None, [gallery, *belongs], **parts.AT_ONCE) for event in emptying)
+    video = video.then(lambda path: path, side.video, side.played, **parts.AT_ONCE)
+    model = model.then(change_model, side.model, [known, side.dial], **parts.PRIVATE)
     for before in (*images, video, model, chosen):
         # One after the other: what is asked once the count is there is not taken away any more, and the line is made
         # of the dial as it is then, since it may have been turned meanwhile.
-        counted = before.then(measure, [image, side.played, side.model], measured, show_progress="hidden", **PRIVATE)
-        counted.then(turned, dialled_now, side.budget, **AT_ONCE)
-    side.dial.change(turned, dialled_now, side.budget, **AT_ONCE)
+        counted = before.then(
+            measure, [image, side.played, side.model], measured, show_progress="hidden", **parts.PRIVATE
+        )
+        counted.then(turned, dialled_now, side.budget, **parts.AT_ONCE)
+    side.dial.change(turned, dialled_now, side.budget, **parts.AT_ONCE)
 
     def nothing() -> list[Any]:
         return [*_shown(), "", "", 0, "no image yet", *empty()]
 
     everything = [*side.shown, side.question, side.trouble, side.total, side.budget, gallery, *belongs]
-    side.clear.click(nothing, None, everything, **AT_ONCE)
+    side.clear.click(nothing, None, everything, **parts.AT_ONCE)
