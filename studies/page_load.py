@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil  # type: ignore[import-untyped]
 
 from arr_coc.demo.guarding import GONE
-from arr_coc.demo.models import PAGE_BYTES
 from arr_coc.files import write_json
 
 LOADS = 3  # one after the other
@@ -56,8 +56,7 @@ class Server:
         raise RuntimeError("the demo did not start")
 
     def megabytes(self) -> float:
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * PAGE_BYTES / 1e6
+        return float(psutil.Process(self.process.pid).memory_info().rss / 1e6)
 
     async def idle_megabytes(self) -> float:
         """When closed pages are forgotten."""

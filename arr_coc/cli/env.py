@@ -65,13 +65,14 @@ def installed(package: str) -> str | None:
 
 def hardware() -> dict[str, Any]:
     """The device that a model would be loaded on, its memory, and what that means."""
+    import psutil  # type: ignore[import-untyped]
     import torch
 
     from arr_coc.qwen.graphs.rules import is_default
     from arr_coc.qwen.loading import pick_device, pick_dtype
 
     device = pick_device(None)
-    found: dict[str, Any] = {"cpu cores": os.cpu_count(), "cpu memory MB": megabytes(cpu_memory())}
+    found: dict[str, Any] = {"cpu cores": os.cpu_count(), "cpu memory MB": megabytes(psutil.virtual_memory().total)}
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         found |= {"gpu": torch.cuda.get_device_name(device), "gpus": torch.cuda.device_count()}
@@ -83,19 +84,11 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def cpu_memory() -> int | None:
-    """Bytes of memory, or None where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
+def megabytes(amount: int) -> int:
+    return round(amount / 2**20)
 
 
-def megabytes(amount: int | None) -> int | None:
-    return None if amount is None else round(amount / 2**20)
-
-
-def models_megabytes(folder: Path) -> dict[str, int | None]:
+def models_megabytes(folder: Path) -> dict[str, int]:
     """The size of each model inside the package, by its name."""
     models = sorted(path for path in folder.iterdir() if (path / "config.json").is_file())
     return {

@@ -97,11 +97,9 @@ def dialled(dial: float | None) -> Keep | None:
 
 def shown(image: Image.Image) -> Image.Image:
     """A copy that is small enough for a page."""
-    scale = MOST_SHOWN / max(image.size)
-    if scale >= 1:
-        return image.copy()
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    return image.resize(size, Image.Resampling.LANCZOS)
+    small = image.copy()
+    small.thumbnail((MOST_SHOWN, MOST_SHOWN), Image.Resampling.LANCZOS)
+    return small
 
 
 def count_tokens(processor: Any, shown: Image.Image | Clip) -> int:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import torch
 
 from arr_coc.comparing import release_memory
@@ -25,8 +26,6 @@ from arr_coc.timing import hand_over_cores
 MOST_LOADED = 2
 MOST_PLAYED = 2**23  # pixels of all frames of a clip that are looked at: 32 of 512 x 512
 OUTSIDE_HELP = ("oracle", "rival")  # told the answer, or in need of weights of its own: not for a page
-STATM = Path("/proc/self/statm")
-PAGE_BYTES = 4096
 
 Load = Callable[[str], ARRCOCQwen]
 
@@ -105,10 +104,8 @@ class Models:
     def memory(self) -> str:
         """One line for the page."""
         models = ", ".join(f"{name} ({size:,.0f} MB)" for name, size in self.loaded().items()) or "none yet"
-        process = process_megabytes()
-        whole = "" if process is None else f" · whole process {process:,.0f} MB"
         card = f" · GPU {torch.cuda.memory_allocated() / 1e6:,.0f} MB" if torch.cuda.is_available() else ""
-        return f"in memory: {models}, at most {self._most}{whole}{card}"
+        return f"in memory: {models}, at most {self._most} · whole process {process_megabytes():,.0f} MB{card}"
 
 
 def labels(sources: Sequence[str]) -> list[str]:
@@ -127,8 +124,6 @@ def megabytes(model: torch.nn.Module) -> float:
     return sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e6
 
 
-def process_megabytes() -> float | None:
-    """Memory of this process that is really in use; None where the system does not say."""
-    if not STATM.is_file():
-        return None
-    return int(STATM.read_text().split()[1]) * PAGE_BYTES / 1e6
+def process_megabytes() -> float:
+    """Memory of this process that is really in use."""
+    return float(psutil.Process().memory_info().rss / 1e6)
