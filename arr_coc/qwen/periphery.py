@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.config import FirstLook
 from arr_coc.qwen.compact import INSERTED, PADDING
@@ -96,7 +97,8 @@ def widen(
         rows.append(_put_in(request, row, own, grids, config, scheme))
     left = bool(request.attention_mask[:, -1].all())
     ids, source, place = (
-        _padded(parts, fill, left) for parts, fill in zip(zip(*rows, strict=True), (pad_id, PADDING, 0), strict=True)
+        pad_sequence(list(parts), batch_first=True, padding_value=fill, padding_side="left" if left else "right")
+        for parts, fill in zip(zip(*rows, strict=True), (pad_id, PADDING, 0), strict=True)
     )
     took = source.clamp(min=0)
     mask = torch.where(source >= 0, request.attention_mask.gather(1, took), (source == INSERTED).long())
@@ -140,13 +142,4 @@ def _put_in(
         torch.cat([ids[:start], put_in, ids[start:]]),
         torch.cat([columns[:start], inserted, columns[start:]]),
         torch.cat([columns[:start], *new_place, columns[start:]]),
-    )
-
-
-def _padded(rows: Sequence[Tensor], fill: int, left: bool) -> Tensor:
-    """Rows of different lengths as one tensor, filled up on the side on which they are padded."""
-    longest = max(row.shape[0] for row in rows)
-    filled = [row.new_full((longest - row.shape[0],), fill) for row in rows]
-    return torch.stack(
-        [torch.cat([more, row] if left else [row, more]) for row, more in zip(rows, filled, strict=True)]
     )

@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoProcessor, AutoTokenizer, Qwen3VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -179,15 +180,12 @@ def encode(processor: Any, conversations: Sequence[Conversation]) -> dict[str, T
 
 def left_padded(rows: Sequence[tuple[list[int], list[int]]], pad_id: int) -> dict[str, Tensor]:
     """Token ids and marks of the question's tokens, row by row -> ids, mask of real tokens and mask of the question."""
-    longest = max(len(ids) for ids, _ in rows)
-
-    def padded(values: list[int], value: int) -> Tensor:
-        return F.pad(torch.tensor(values), (longest - len(values), 0), value=value)
-
+    ids, asked = ([torch.tensor(one) for one in column] for column in zip(*rows, strict=True))
+    padded = partial(pad_sequence, batch_first=True, padding_side="left")
     return {
-        "input_ids": torch.stack([padded(ids, pad_id) for ids, _ in rows]),
-        "attention_mask": torch.stack([padded([1] * len(ids), 0) for ids, _ in rows]),
-        "question_mask": torch.stack([padded(asked, 0) for _, asked in rows]).bool(),
+        "input_ids": padded(ids, padding_value=pad_id),
+        "attention_mask": padded([torch.ones_like(one) for one in ids]),
+        "question_mask": padded(asked).bool(),
     }
 
 

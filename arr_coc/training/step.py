@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import vision
@@ -181,8 +182,8 @@ def answered_inputs(processor: Any, group: GridGroup) -> tuple[dict[str, Any], T
 
 def _with_ends(start_RL: Tensor, ends: list[Tensor], fill: int) -> Tensor:
     """Rows with their ends behind them, and padding before them that makes them equally long."""
-    longest, rows = max(map(len, ends)), zip(start_RL, ends, strict=True)
-    return torch.stack([torch.cat([row.new_full((longest - len(end),), fill), row, end]) for row, end in rows])
+    rows = [torch.cat([row, end]) for row, end in zip(start_RL, ends, strict=True)]
+    return pad_sequence(rows, batch_first=True, padding_value=fill, padding_side="left")
 
 
 # ---------------------------------------------------------------- a teacher for images without boxes
