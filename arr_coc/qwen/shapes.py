@@ -74,26 +74,21 @@ def _on_meta(config: Any) -> Any:
 
 def count_parts(config: Any) -> dict[str, int]:
     """Parameters of the vision tower, of the decoder, and of the word tables (tied ones once); nothing is allocated."""
-    return dict(_count(config.model_type, config.to_json_string(use_diff=False)))
+    model = _empty(config.model_type, config.to_json_string(use_diff=False))
+    vision = sum(p.numel() for p in model.model.visual.parameters())
+    tables = {id(p): p.numel() for p in (model.get_input_embeddings().weight, model.lm_head.weight)}
+    everything, embeddings = sum(p.numel() for p in model.parameters()), sum(tables.values())
+    return {"vision": vision, "text": everything - vision - embeddings, "embeddings": embeddings}
 
 
 def widths_of(config: Any, pattern: str) -> int:
     """Inputs and outputs, added up, of all matrices whose names match; nothing is allocated."""
-    return _widths(config.model_type, config.to_json_string(use_diff=False), pattern)
-
-
-@lru_cache(maxsize=32)
-def _widths(family: str, settings: str, pattern: str) -> int:
-    model = _on_meta(CONFIG_MAPPING[family].from_dict(json.loads(settings)))
+    model = _empty(config.model_type, config.to_json_string(use_diff=False))
     linear = (part for name, part in model.named_modules() if re.fullmatch(pattern, name))
     return sum(part.in_features + part.out_features for part in linear if isinstance(part, nn.Linear))
 
 
-@lru_cache(maxsize=32)
-def _count(family: str, settings: str) -> tuple[tuple[str, int], ...]:
-    model = _on_meta(CONFIG_MAPPING[family].from_dict(json.loads(settings)))
-    vision = sum(p.numel() for p in model.model.visual.parameters())
-    tables = {id(p): p.numel() for p in (model.get_input_embeddings().weight, model.lm_head.weight)}
-    everything = sum(p.numel() for p in model.parameters())
-    embeddings = sum(tables.values())
-    return (("vision", vision), ("text", everything - vision - embeddings), ("embeddings", embeddings))
+@lru_cache(maxsize=4)
+def _empty(family: str, settings: str) -> Any:
+    """The model of a config, to be counted."""
+    return _on_meta(CONFIG_MAPPING[family].from_dict(json.loads(settings)))
