@@ -15,7 +15,7 @@ import pytest
 import tiny
 from PIL import Image
 
-from arr_coc.cli import chat as chatting
+from arr_coc.cli import loading
 from arr_coc.cli.chat import COMMANDS
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
@@ -51,7 +51,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch):
     made = Recorder()
-    monkeypatch.setattr(chatting, "load", made.load)
+    monkeypatch.setattr(loading, "load", made.load)
     return made
 
 
@@ -62,7 +62,7 @@ def talk(monkeypatch, lines: list[str], *options: str) -> int:
 
 
 def test_from_a_pipe_the_answers_alone_are_on_stdout(monkeypatch, mini, capsys):
-    monkeypatch.setattr(chatting, "load", lambda *_, **__: mini)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: mini)
     assert talk(monkeypatch, [HAND, "", WORD, "/keep 64", HAND]) == 0
     out, err = capsys.readouterr()
     assert out == "green\nZEVORE\ngreen\n"
@@ -97,7 +97,7 @@ def test_mini_is_shown_single_questions(monkeypatch, recorder):
 
 
 def test_what_is_streamed_is_the_answer(monkeypatch, mini, capsys):
-    monkeypatch.setattr(chatting, "load", lambda *_, **__: mini)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: mini)
     question = "Describe the scene."
     assert talk(monkeypatch, [question], "--quiet") == 0
     assert capsys.readouterr().out == mini.ask(sample_image(), question, keep="auto").text + "\n"
@@ -190,14 +190,14 @@ def test_the_handler_is_put_back(monkeypatch, recorder):
 
 ENDLESS = """
 import sys
-import arr_coc.cli.chat as chatting
+from arr_coc.cli import loading
 from arr_coc.cli.run import main
-load = chatting.load
+load = loading.load
 def endless(*given, **named):
     model = load(*given, **named)
     model.model.generation_config.eos_token_id = None
     return model
-chatting.load = endless
+loading.load = endless
 sys.argv = ["arr-coc", "chat", "--max-new-tokens", "4000"]
 main()
 """

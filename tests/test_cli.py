@@ -215,7 +215,7 @@ def test_what_goes_wrong_is_one_line_and_a_code(error, code, says, monkeypatch, 
     def broken(*_, **__):
         raise error
 
-    monkeypatch.setattr("arr_coc.cli.ask.load", broken)
+    monkeypatch.setattr("arr_coc.cli.loading.load", broken)
     assert run(["ask", "what?"]) == code
     out, err = capfd.readouterr()
     assert out == ""

@@ -344,7 +344,7 @@ def test_a_compiled_model_is_the_model(ours):
 def test_the_models_own_dial_holds_wherever_an_answer_is_made_and_forward_keeps_all(
     ours, tmp_path, monkeypatch, capsys
 ):
-    from arr_coc.cli import ask, run, show
+    from arr_coc.cli import loading, run, show
     from arr_coc.demo.ask import ask as page_ask
     from arr_coc.demo.inputs import OWN, Inquiry
     from arr_coc.demo.models import Models
@@ -357,8 +357,7 @@ def test_the_models_own_dial_holds_wherever_an_answer_is_made_and_forward_keeps_
     path = tmp_path / "picture.png"
     tiny.picture(128, 128).save(path)
     inputs = tiny.inputs(Conversation([read_image(path)], "what?"))
-    for cli in (ask, show):
-        monkeypatch.setattr(cli, "load", lambda *_, **__: ours)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: ours)
     monkeypatch.setattr(show, "chosen_selector", lambda *_: ours.selector)
     models = Models(["tiny"], load=lambda _: ours)
     doors = {

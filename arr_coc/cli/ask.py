@@ -9,14 +9,14 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import harmless, looks_line, summary, write_overlay
-from arr_coc.cli.checks import check_machine, check_selector
-from arr_coc.cli.loading import load
-from arr_coc.cli.terminal import notes, open_file, set_verbosity, waited
+from arr_coc.cli.loading import Asking, asking
+from arr_coc.cli.terminal import notes, open_file, waited
 
 if TYPE_CHECKING:
     from arr_coc.qwen import Answer
 
 
+@asking
 def ask(
     words: Annotated[
         typed.Texts,
@@ -26,13 +26,8 @@ def ask(
             "the sample.",
         ),
     ] = None,
-    model: typed.Model = "mini",
     keep: typed.KeepDial = None,
     selector: typed.SelectorName = "auto",
-    encoding: typed.Encoding = None,
-    max_new_tokens: typed.MaxNewTokens = 128,
-    fps: typed.Fps = None,
-    frames: typed.Frames = None,
     look_again: Annotated[
         bool,
         typer.Option("--look-again", help="Ask again with twice the tokens, up to all, until it is sure."),
@@ -51,11 +46,8 @@ def ask(
         bool, typer.Option("--open", help="Open that picture; without --overlay, one among the temporary files.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the answer.")] = False,
-    device: typed.Device = None,
-    dtype: typed.Dtype = "auto",
-    seed: typed.Seed = 0,
-    quiet: typed.Quiet = False,
-    offline: typed.Offline = False,
+    *,
+    how: Asking,
 ) -> None:
     """Answer a question about an image. Without an image, the bundled sample is asked.
 
@@ -69,30 +61,24 @@ def ask(
 
     Several images or clips before the question are shown to the model together.
     """
-    set_verbosity(quiet)
     images, question = typed.split_words(words)
     typed.check_question(question)
     typed.check_picture(overlay, images)
     dial = None if keep is None else typed.parse_keep(keep)
-    check_selector(selector, encoding)
-    check_machine(device, dtype)
-    read = typed.reading(images, fps, frames)
-    machine: dict[str, Any] = {"seed": seed, "quiet": quiet, "device": device, "dtype": dtype}
-    loaded = load(model, selector, encoding, max_pixels=max_pixels, min_pixels=min_pixels, **machine)
-    pictures = read(loaded)
+    loaded, pictures = how.open(images, [selector], selector, max_pixels=max_pixels, min_pixels=min_pixels)
     dial = loaded.keep if dial is None else dial
-    how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "system": system, **typed.sampling(temperature)}
-    answer = loaded.ask(pictures, question, keep=dial, look_again=look_again, **how)
-    notes(answer.notices, quiet)
+    options: dict[str, Any] = {"max_new_tokens": how.max_new_tokens, "system": system, **typed.sampling(temperature)}
+    answer = loaded.ask(pictures, question, keep=dial, look_again=look_again, **options)
+    notes(answer.notices, how.quiet)
     if as_json:
-        document = as_document(answer, model, dial, [*loaded.notices, *answer.notices])
+        document = as_document(answer, how.model, dial, [*loaded.notices, *answer.notices])
         typer.echo(json.dumps(document, ensure_ascii=False))
     else:
         typer.echo(harmless(answer.text))
     asked = [] if words else [f"the bundled sample was asked: {question}"]
     if len(images) > 1:
         asked = [f"{len(images)} images were shown together; arr-coc batch asks about each by itself"]
-    notes((*asked, *looks_line(answer), summary(answer, waited())), quiet)
+    notes((*asked, *looks_line(answer), summary(answer, waited())), how.quiet)
     if open_overlay and overlay is None:
         overlay = Path(tempfile.mkdtemp(prefix="arr-coc-")) / "overlay.png"
     if overlay is not None:  # last: should it fail, the answer is not lost

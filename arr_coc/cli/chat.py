@@ -14,10 +14,9 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import harmless, summary, write_overlay
-from arr_coc.cli.checks import check_machine, check_selector
-from arr_coc.cli.loading import load
+from arr_coc.cli.loading import Asking, asking
 from arr_coc.cli.run import EXIT_BAD_INPUT, failed
-from arr_coc.cli.terminal import PROMPT, is_terminal, note, notes, read_line, set_verbosity, stop_at_interrupt
+from arr_coc.cli.terminal import PROMPT, is_terminal, note, notes, read_line, stop_at_interrupt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,18 +35,14 @@ COMMANDS = {
 }
 
 
+@asking
 def chat(
     images: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[IMAGE]...", help=f"{typed.KINDS} files, videos; the bundled sample if left out."),
     ] = None,
-    model: typed.Model = "mini",
     keep: typed.KeepDial = None,
     selector: typed.SelectorName = "auto",
-    encoding: typed.Encoding = None,
-    max_new_tokens: typed.MaxNewTokens = 128,
-    fps: typed.Fps = None,
-    frames: typed.Frames = None,
     history: Annotated[
         bool | None,
         typer.Option(
@@ -58,11 +53,8 @@ def chat(
     ] = None,
     system: typed.System = "",
     temperature: typed.Temperature = None,
-    device: typed.Device = None,
-    dtype: typed.Dtype = "auto",
-    seed: typed.Seed = 0,
-    quiet: typed.Quiet = False,
-    offline: typed.Offline = False,
+    *,
+    how: Asking,
 ) -> None:
     """Ask several questions about an image or a clip, one line each. /help lists what can be done between them.
 
@@ -74,25 +66,20 @@ def chat(
 
     printf 'What colour is the hand?\\nWhich word is blue?\\n' | arr-coc chat --quiet
     """
-    set_verbosity(quiet)
     dial = None if keep is None else typed.parse_keep(keep)
     sources = images or [typed.sample_image()]
     if typed.STDIN in sources:
         raise ValueError("-: stdin is where chat reads its questions; give the image as a file")
-    check_selector(selector, encoding)
-    check_machine(device, dtype)
-    read = typed.reading(sources, fps, frames)
-    loaded = load(model, selector, encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
+    loaded, pictures = how.open(sources, [selector], selector)
     from arr_coc.qwen.familiar import is_mini
 
     if history is None:
         history = not is_mini(loaded.processor.tokenizer)
-    session = ChatSession(loaded, sources, read(loaded), loaded.keep if dial is None else dial, history)
-    session.max_new_tokens, session.quiet, session.sampling = max_new_tokens, quiet, (fps, frames)
-    session.options = {"system": system, **typed.sampling(temperature)}
-    if not quiet and is_terminal(sys.stdin):
+    options: dict[str, Any] = {"max_new_tokens": how.max_new_tokens, "system": system, **typed.sampling(temperature)}
+    session = ChatSession(loaded, sources, pictures, loaded.keep if dial is None else dial, history, how, options)
+    if not how.quiet and is_terminal(sys.stdin):
         names = ", ".join(source.name for source in sources)
-        note(f"{model} looks at {names}; /help lists the commands, Ctrl-D leaves")
+        note(f"{how.model} looks at {names}; /help lists the commands, Ctrl-D leaves")
         if not history:
             note("each question is answered by itself: the model is not shown the ones before (--history shows them)")
     if converse(session):
@@ -109,12 +96,9 @@ class ChatSession:
     keep: float | int | str
     shows_history: bool
     """Whether the model is shown the turns before."""
-    max_new_tokens: int = 128
-    quiet: bool = False
-    sampling: tuple[float | None, int | None] = (None, None)
-    """fps and frames of clips."""
+    how: Asking = field(default_factory=Asking)
     options: dict[str, Any] = field(default_factory=dict)
-    """What else `ask` is told: the system message, how to sample."""
+    """What else `ask` is told: how much at most, the system message, how to sample."""
     turns: list[tuple[str, str]] = field(default_factory=list)
     last: tuple[str, "Answer", list[tuple[str, str]]] | None = None
     """The last question, its answer, and the turns that the model was shown with it."""
@@ -140,18 +124,13 @@ class ChatSession:
 
         shown = list(self.turns) if self.shows_history else []
         answers: list[Answer] = []
-        notes(self.loaded.unfamiliar(self.pictures, question), self.quiet)
+        notes(self.loaded.unfamiliar(self.pictures, question), self.how.quiet)
         with stop_at_interrupt() as stopped:
 
             def work(streamer: Any, left: Any) -> None:
-                options: dict[str, Any] = {"keep": self.keep, "history": shown, "max_new_tokens": self.max_new_tokens}
-                options |= self.options
+                options = {"keep": self.keep, "history": shown, "streamer": streamer, **self.options}
                 criteria = [left, Stopped(stopped)]
-                answers.append(
-                    self.loaded.ask(
-                        list(self.pictures), question, streamer=streamer, stopping_criteria=criteria, **options
-                    )
-                )
+                answers.append(self.loaded.ask(list(self.pictures), question, stopping_criteria=criteria, **options))
 
             for piece in stream_text(self.loaded.processor.tokenizer, work):
                 typer.echo(harmless(piece), nl=False)
@@ -161,7 +140,7 @@ class ChatSession:
         self.last = (question, made, shown)
         if stopped.is_set():
             note("stopped")
-        notes((summary(made),), self.quiet)
+        notes((summary(made),), self.how.quiet)
 
     def do_keep(self, rest: str) -> None:
         self.keep = typed.parse_keep(rest) if rest else self.keep
@@ -176,7 +155,7 @@ class ChatSession:
             raise ValueError("/image without a file: write /image FILE")
         if typed.STDIN in sources:
             raise ValueError("-: stdin is where chat reads its questions; give the image as a file")
-        sampling = self.sampling if typed.clips_of(sources) else ()
+        sampling = (self.how.fps, self.how.frames) if typed.clips_of(sources) else ()
         self.pictures, self.sources = typed.reading(sources, *sampling)(self.loaded), sources
         self.do_reset("")
 

@@ -16,10 +16,9 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import harmless
-from arr_coc.cli.checks import check_machine, check_selectors
-from arr_coc.cli.loading import chosen_selector, load
+from arr_coc.cli.loading import Asking, asking, chosen_selector
 from arr_coc.cli.run import EXIT_NO_MEMORY
-from arr_coc.cli.terminal import is_terminal, notes, set_verbosity
+from arr_coc.cli.terminal import is_terminal, notes
 from arr_coc.comparing import PLAIN, Variant, answer_ways, plan
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ NARROW = 72  # columns; below, the table does not fit
 COLUMNS = 3  # rows of the table beside each other on the sheet of pictures
 
 
+@asking
 def compare(
     words: typed.OneImage = None,
     keep: Annotated[
@@ -46,21 +46,13 @@ def compare(
     selector: Annotated[
         typed.Texts, typer.Option(metavar="NAME", help="auto, arr_coc, divprune, random:seed=1, ...; may be repeated.")
     ] = None,
-    model: typed.Model = "mini",
-    encoding: typed.Encoding = None,
-    max_new_tokens: typed.MaxNewTokens = 128,
-    fps: typed.Fps = None,
-    frames: typed.Frames = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write pictures there: each row, sheet.png, latency.png.")
     ] = None,
     force: typed.Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
-    device: typed.Device = None,
-    dtype: typed.Dtype = "auto",
-    seed: typed.Seed = 0,
-    quiet: typed.Quiet = False,
-    offline: typed.Offline = False,
+    *,
+    how: Asking,
 ) -> None:
     """Compare answers, tokens and times over budgets and selectors. Without an image, the bundled sample is asked.
 
@@ -74,41 +66,35 @@ def compare(
 
     Times are in ms, of a second run after a warm-up; the total is the whole answer, its later tokens included.
     """
-    set_verbosity(quiet)
     source, question = typed.one_image(words)
     typed.check_question(question)
     asked = plan([typed.parse_keep(text) for text in keep or KEEPS], selector or ["auto"])
     paths = picture_paths(asked, out)
     typed.check_free(paths, source, force)
-    check_selectors(selector or ["auto"], encoding)
-    check_machine(device, dtype)
-    read = typed.reading([source], fps, frames)
-    loaded = load(model, encoding=encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
-    (image,) = read(loaded)
-    asking = {"image": image, "question": question, "max_new_tokens": max_new_tokens, "warm_up": max_new_tokens}
-    rows = answer_all(loaded, asked, seed, quiet, **asking)
+    loaded, (image,) = how.open([source], selector or ["auto"])
+    rows = answer_all(loaded, asked, how, image, question)
     notices = list(dict.fromkeys(line for row in rows if row.answer for line in row.answer.notices))
-    notes(notices, quiet)
+    notes(notices, how.quiet)
     if as_json:
-        typer.echo(json.dumps(document(rows, loaded, model, source, question, notices), ensure_ascii=False))
+        typer.echo(json.dumps(document(rows, loaded, how.model, source, question, notices), ensure_ascii=False))
     else:
         print_table(rows, question)
     if paths:
         write_pictures(rows, image, question, paths)
-        notes([f"pictures in {out}"], quiet)
+        notes([f"pictures in {out}"], how.quiet)
     if all(row.error for row in rows):
         raise typer.Exit(EXIT_NO_MEMORY)
 
 
-def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Variant], seed: int, quiet: bool, **asking: Any) -> list[Variant]:
-    """Every row with its answer, "auto" by its name; a bar where somebody sees it. `asking` is for `answer_ways`."""
+def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Variant], how: Asking, image: Any, question: str) -> list[Variant]:
+    """Every row with its answer, "auto" by its name; a bar where somebody sees it."""
     from rich.console import Console
     from rich.progress import track
 
     from arr_coc.images.clips import is_clip
 
     names = dict.fromkeys(way.selector for way in asked)
-    selectors = {name: chosen_selector(loaded, name, seed) for name in names if name != PLAIN}
+    selectors = {name: chosen_selector(loaded, name, how.seed) for name in names if name != PLAIN}
     loaded.break_even = 0  # "auto" is compared as a choice, whether it pays on this device or not
 
     @contextmanager
@@ -120,9 +106,10 @@ def answer_all(loaded: "ARRCOCQwen", asked: Sequence[Variant], seed: int, quiet:
         finally:
             loaded.selector = before
 
-    looks: dict[str, Any] = {"console": Console(stderr=True), "disable": quiet or not is_terminal(sys.stderr)}
-    bar = track(answer_ways(asked, using, **asking), "asking", len(asked), transient=True, **looks)
-    own = loaded.clip_selector if is_clip(asking["image"]) else loaded.selector
+    looks: dict[str, Any] = {"console": Console(stderr=True), "disable": how.quiet or not is_terminal(sys.stderr)}
+    lengths = {"max_new_tokens": how.max_new_tokens, "warm_up": how.max_new_tokens}
+    bar = track(answer_ways(asked, using, image, question, **lengths), "asking", len(asked), transient=True, **looks)
+    own = loaded.clip_selector if is_clip(image) else loaded.selector
     return [replace(way, selector=own.name) if way.selector == "auto" else way for way in bar]
 
 

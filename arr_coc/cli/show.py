@@ -11,8 +11,7 @@ import typer
 
 from arr_coc.cli import typed
 from arr_coc.cli.answers import summary
-from arr_coc.cli.checks import check_machine, check_selector
-from arr_coc.cli.loading import chosen_selector, load
+from arr_coc.cli.loading import Asking, asking, chosen_selector
 from arr_coc.cli.terminal import notes, open_file, set_verbosity, waited
 
 if TYPE_CHECKING:
@@ -29,13 +28,12 @@ OF_CLIPS = ("strip", "animation", "budget", "moments", "tokens")
 FILES = {"slider": "slider.html", "animation": "animation.gif", "moments": "moments.csv", "tokens": "tokens.csv"}
 
 
+@asking
 def show(
     words: typed.OneImage = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the files.")] = Path("out"),
-    model: typed.Model = "mini",
     keep: typed.KeepDial = None,
     selector: typed.SelectorName = "auto",
-    encoding: typed.Encoding = None,
     only: Annotated[
         typed.Texts,
         typer.Option(
@@ -43,16 +41,10 @@ def show(
             help=f"Only this; may be repeated: {', '.join(NAMES)}. Of a clip: {', '.join(OF_CLIPS)}.",
         ),
     ] = None,
-    fps: typed.Fps = None,
-    frames: typed.Frames = None,
     force: typed.Force = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the slider, or the first file written.")] = False,
-    max_new_tokens: typed.MaxNewTokens = 128,
-    device: typed.Device = None,
-    dtype: typed.Dtype = "auto",
-    seed: typed.Seed = 0,
-    quiet: typed.Quiet = False,
-    offline: typed.Offline = False,
+    *,
+    how: Asking,
 ) -> None:
     """Show which cells were kept for a question and why. Without an image, the bundled sample is shown.
 
@@ -64,21 +56,16 @@ def show(
 
     The names of the files go to stdout. Files that arr-coc made are written over, others are not.
     """
-    set_verbosity(quiet)
     image, question = typed.one_image(words)
     typed.check_question(question)
     dial = None if keep is None else typed.parse_keep(keep)
     wanted = check_names(only, OF_CLIPS if typed.clips_of([image]) else NAMES)
     paths = {name: out / file_name(name) for name in wanted}
     typed.check_free(paths.values(), image, force)
-    check_selector(selector, encoding)
-    check_machine(device, dtype)
-    read = typed.reading([image], fps, frames)
-    loaded = load(model, encoding=encoding, seed=seed, quiet=quiet, device=device, dtype=dtype)
-    loaded.selector = chosen_selector(loaded, selector, seed)
+    loaded, (picture,) = how.open([image], [selector])
+    loaded.selector = chosen_selector(loaded, selector, how.seed)
     loaded.break_even = 0  # a choice is what is asked for, whether it pays on this device or not
-    (picture,) = read(loaded)
-    answer = loaded.ask(picture, question, keep=dial, max_new_tokens=max_new_tokens)
+    answer = loaded.ask(picture, question, keep=dial, max_new_tokens=how.max_new_tokens)
     selection = answer.selection[0]
     write = writers(picture, question, answer)
     missing = [name for name in wanted if name not in write]
@@ -93,7 +80,7 @@ def show(
             "--selector arr_coc"
         )
     lines = [f"without {', '.join(missing)}: {selection.reason}"] if missing else []
-    notes((*lines, *answer.notices, f"answer: {answer.text}", summary(answer, waited())), quiet)
+    notes((*lines, *answer.notices, f"answer: {answer.text}", summary(answer, waited())), how.quiet)
     if open_page and written:
         open_file(written.get("slider") or next(iter(written.values())))
 

@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 from typer.main import get_command
 
@@ -92,9 +92,9 @@ def names(option: Any, word: str) -> str:
 
 def declared(command: Any) -> dict[str, tuple[str, Any]]:
     """Parameter -> (what its value is called, what the verb's signature says about it), whatever typer makes of it."""
-    hints = get_type_hints(inspect.unwrap(command.callback), include_extras=True)
     found = {}
-    for name, hint in hints.items():
+    for name, parameter in inspect.signature(command.callback).parameters.items():
+        hint = parameter.annotation
         if get_origin(hint) is Annotated:
             kind, said = get_args(hint)
             found[name] = (next((word for one, word in WORDS.items() if one in kinds_in(kind)), "TEXT"), said)
