@@ -162,6 +162,19 @@ def test_train_mini_says_where_it_went(capsys):
 
 
 @pytest.mark.parametrize(
+    ("typed", "place"),
+    [
+        (["eval", "--questions", "5", "--equal-tokens"], "studies.equal_tokens"),
+        (["bench", "--promised"], "studies.speed.bench --promised"),
+        (["report", "--failures=3"], "studies.report"),
+    ],
+)
+def test_options_that_moved_say_where_they_went(typed, place, capsys):
+    assert run(typed) == 2
+    assert f"python -m {place};" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         (["textures", "no-such.png"], 3, "no such image"),

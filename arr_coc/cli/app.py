@@ -22,7 +22,13 @@ from arr_coc.cli.serve import demo, serve
 from arr_coc.cli.show import show, textures
 from arr_coc.cli.train import make, selector, tune
 
-MOVED = {"arr-coc train mini": "python -m studies.mini.train"}  # verbs of ours, now in a checkout of the project
+MOVED = {
+    "arr-coc train mini": "python -m studies.mini.train",
+    "arr-coc eval --equal-tokens": "python -m studies.equal_tokens",
+    "arr-coc bench --promised": "python -m studies.speed.bench --promised",
+    "arr-coc report --failures": "python -m studies.report",
+}
+"""What is about the project itself, by how it was typed, and where it is now: in a checkout."""
 EXAMPLE = re.compile(r"(arr-coc|accelerate launch|printf) ")  # how a line of help begins that can be typed as it is
 
 
@@ -36,6 +42,13 @@ def split_help(text: str) -> tuple[list[str], str]:
 def first_sentence(text: str) -> str:
     """What a list of verbs says about one of them."""
     return re.split(r"(?<=\.)\s", " ".join(split_help(text)[1].split("\n\n")[0].split()), maxsplit=1)[0]
+
+
+def refuse_moved(ctx: Any, word: str, *others: str) -> None:
+    """Say where a verb or an option is now, if it is here no more."""
+    place = MOVED.get(f"{ctx.command_path} {word.partition('=')[0]}")
+    if place is not None:
+        ctx.fail(f"this is done in a checkout of the project: {' '.join([place, *others])}")
 
 
 class Helpful:
@@ -64,6 +77,8 @@ class Verb(Helpful, TyperCommand):
     """A command whose help begins with examples."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for word in args:
+            refuse_moved(ctx, word)
         return super().parse_args(ctx, with_address(args) if self.name == "batch" else args)
 
 
@@ -73,9 +88,7 @@ class VerbGroup(Helpful, TyperGroup):
     tail = ("VERB ...",)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        place = MOVED.get(f"{ctx.command_path} {args[0]}")
-        if place is not None:
-            ctx.fail(f"this is done in a checkout of the project: {' '.join([place, *args[1:]])}")
+        refuse_moved(ctx, *args)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

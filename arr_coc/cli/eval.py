@@ -49,9 +49,6 @@ def evaluate(
     ] = "answers",
     max_pixels: typed.MaxPixels = None,
     min_pixels: typed.MinPixels = None,
-    equal_tokens: Annotated[
-        bool, typer.Option("--equal-tokens", help="Moved: python -m studies.equal_tokens, in a checkout.")
-    ] = False,
     engine: Annotated[str, typer.Option(help="auto, or plain: every method through ARRCOCQwen's own path.")] = "auto",
     device: typed.Device = None,
     dtype: Annotated[
@@ -70,8 +67,6 @@ def evaluate(
 
     arr-coc eval --data jsonl:photos.jsonl --score evidence --keep 0.25
     """
-    if equal_tokens:
-        raise ValueError("the equal-token test is run in a checkout of the project: python -m studies.equal_tokens")
     keeps = [typed.parse_keep(one) for one in keep or ()]
     check_selectors(one for one in selector or () if settings_of(one)[0] not in (PLAIN, "oracle"))
     for one in encoding or ():
@@ -121,9 +116,6 @@ def bench(
     text: Annotated[int, typer.Option(min=4, help="Text tokens.")] = 50,
     decode: Annotated[int, typer.Option(min=0, help="Tokens after the first whose time is taken, at batch 1.")] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Runs whose median is taken.")] = 10,
-    promised: Annotated[
-        bool, typer.Option("--promised", help="Moved: python -m studies.speed.bench --promised, in a checkout.")
-    ] = False,
     device: typed.Device = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     out: Annotated[
@@ -149,8 +141,6 @@ def bench(
 
     arr-coc bench --shape qwen3-vl-2b --side 1024 --side 2048 --kept 200 --plot pictures --fit --out out/2b.json
     """
-    if promised:
-        raise ValueError("the project's own rows are measured in a checkout: python -m studies.speed.bench --promised")
     if startup:
         from arr_coc.evaluation.bench.startup import measure_startup, startup_table
 
@@ -179,7 +169,6 @@ def bench(
 def report(
     results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where field.json and its like lie.")] = RESULTS,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="For the pages and their pictures.")] = PAGES,
-    failures: Annotated[int, typer.Option(min=0, help="Moved: python -m studies.report, in a checkout.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the paths of the pages.")] = False,
 ) -> None:
     """Write one page about all results: plots, tables, who beats whom; HTML and Markdown.
@@ -190,9 +179,5 @@ def report(
     """
     from arr_coc.evaluation.report.main import write_report
 
-    if failures:
-        raise ValueError(
-            "lost questions are shown by the project's own report, in a checkout: python -m studies.report"
-        )
     for path in write_report(results, out, teller(quiet)):
         typer.echo(path)
