@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from arr_coc import __version__
-from arr_coc.cli import compare, env, show
+from arr_coc.cli import compare, env, loading, show
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
 from arr_coc.cli.typed import sample_image
@@ -43,8 +43,7 @@ def mini():
 def loaded(mini, monkeypatch):
     """One model for all commands of this file; it is as it was after each."""
     before = mini.selector
-    for verb in (show, compare):
-        monkeypatch.setattr(verb, "load", lambda *_, **__: mini)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: mini)
     yield mini
     mini.selector, mini.break_even = before, None
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from test_clips_in import moving, part, video, written
 
-from arr_coc.cli import ask, chat, compare, show, typed
+from arr_coc.cli import loading, typed
 from arr_coc.cli.loading import load
 from arr_coc.cli.run import run
 from arr_coc.images.clips import Clip, is_played, read_clip
@@ -33,8 +33,7 @@ def mini():
 def loaded(mini, monkeypatch):
     """One model for all commands of this file; it is as it was after each."""
     before = mini.selector
-    for verb in (ask, show, compare, chat):
-        monkeypatch.setattr(verb, "load", lambda *_, **__: mini)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: mini)
     yield mini
     mini.selector, mini.break_even = before, None
 
