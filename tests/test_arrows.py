@@ -56,7 +56,7 @@ ALSO = {"texture": {"importlib", "safetensors", "logging", "rapidocr"}}
 
 # Inside qwen: from what knows nothing of the others to the class that knows them all.
 QWEN = (
-    {"family"},
+    {"family", "tower"},
     {"vision", "answers", "storage", "shapes", "memory", "finding", "clips", "sizes"},
     {"request", "adapting", "streaming", "familiar"},
     {"compact", "moving"},
@@ -209,7 +209,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 30_570, 186, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 30_570, 187, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

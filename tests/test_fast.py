@@ -16,13 +16,12 @@ from transformers.vision_utils import get_vision_interpolation_indices_and_weigh
 from arr_coc.cli.typed import sample_image
 from arr_coc.config import ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen import ARRCOCQwen, tower
 from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.chooser import break_even_tokens, keep_small_whole
 from arr_coc.qwen.compact import shorten
-from arr_coc.qwen.graphs import FastRunner
+from arr_coc.qwen.graphs import FastRunner, forward
 from arr_coc.qwen.graphs import choosing as selecting
-from arr_coc.qwen.graphs import forward as seeing
 from arr_coc.qwen.graphs import layout as buckets
 from arr_coc.qwen.graphs.forward import places_of
 from arr_coc.qwen.graphs.layout import plan, read_prompt
@@ -171,7 +170,7 @@ def test_first_looks_of_any_size_and_depth(settings):
 
 
 def test_layers_are_read_together_or_one_by_one(monkeypatch):
-    monkeypatch.setattr(seeing, "HELD", 1)
+    monkeypatch.setattr(forward, "HELD", 1)
     assert_equal_choices(wrapped(selector="look_twice"), [TWO, LARGE], ["auto", 0.2])
 
 
@@ -245,7 +244,7 @@ def test_the_vision_tower_is_the_stock_one_on_padded_windows():
     first = torch.tensor(cells).cumsum(0) - torch.tensor(cells)
     rows = ((first.view(-1, 1) + cells_IK).unsqueeze(-1) * 4 + torch.arange(4)).flatten(1)
     with NoHostReads():
-        made = seeing.see(model.model.visual, inputs["pixel_values"][rows], cells_IK, grids[:, 1:] // 2, mask)
+        made = tower.see(model.model.visual, inputs["pixel_values"][rows], cells_IK, grids[:, 1:] // 2, mask)
     for level, wanted in zip(made, [stock.pooler_output, *stock.deepstack_features], strict=True):
         assert close(level.view(len(kept), slots, -1)[mask], torch.cat(list(wanted)))
 
@@ -263,16 +262,16 @@ def test_learned_and_rotary_places_are_the_stock_ones(height, width):
         grid, visual.num_grid_per_side, mode="bilinear", align_corners=True, spatial_merge_size=2
     )
     wanted = (visual.pos_embed(taps) * weights.unsqueeze(-1)).sum(1)
-    patches = seeing.patches_of(torch.arange(height * width)[None], 4)
-    row, column = seeing.patch_places(patches, torch.tensor([width]), 2)
+    patches = tower.patches_of(torch.arange(height * width)[None], 4)
+    row, column = tower.patch_places(patches, torch.tensor([width]), 2)
     assert torch.equal(torch.stack([row[0], column[0]], -1), get_vision_position_ids(grid, 2))
-    assert close(seeing.learned_places(visual, row, column, torch.tensor([[height, width]]))[0], wanted)
+    assert close(tower.learned_places(visual, row, column, torch.tensor([[height, width]]))[0], wanted)
     cos, sin = visual.rotary_pos_emb(wanted, get_vision_position_ids(grid, 2))
-    our_cos, our_sin = seeing.rotary(visual.rotary_pos_emb.inv_freq, row, column)
+    our_cos, our_sin = tower.rotary(visual.rotary_pos_emb.inv_freq, row, column)
     x = torch.randn(row.shape[1], cos.shape[-1])
     first, second = x.chunk(2, -1)
     stock = x * cos + torch.cat([-second, first], -1) * sin
-    assert close(seeing.turn(x, our_cos.squeeze((0, 2, 3)), our_sin.squeeze((0, 2, 3))), stock)
+    assert close(tower.turn(x, our_cos.squeeze((0, 2, 3)), our_sin.squeeze((0, 2, 3))), stock)
 
 
 def test_positions_are_those_of_the_plain_path():

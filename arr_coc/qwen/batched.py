@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arr_coc.qwen import tower
 from arr_coc.qwen.graphs import forward
 from arr_coc.qwen.vision import Grid
 from arr_coc.timing import Stopwatch
@@ -50,14 +51,14 @@ def encode_vision(
     if cells_BK is None:
         places_BK = torch.arange(grid[0] * grid[1], device=device).expand(batch, -1)
     else:
-        places_BK, patches_BP = cells_BK, forward.patches_of(cells_BK, visual.spatial_merge_size**2)
+        places_BK, patches_BP = cells_BK, tower.patches_of(cells_BK, visual.spatial_merge_size**2)
         rows_BPX = rows_BPX.gather(1, patches_BP.unsqueeze(-1).expand(-1, -1, rows_BPX.shape[-1]))
     heard = None
     if context is not None:
         stands_BC = context[1].expand(batch, -1)
-        heard = forward.Heard(context[0], stands_BC, torch.ones_like(stands_BC, dtype=torch.bool))
+        heard = tower.Heard(context[0], stands_BC, torch.ones_like(stands_BC, dtype=torch.bool))
     grid_B2 = torch.tensor([grid] * batch, device=device)
-    levels_EBKD = forward.see(visual, rows_BPX, places_BK, grid_B2, heard=heard).unflatten(1, (batch, -1))
+    levels_EBKD = tower.see(visual, rows_BPX, places_BK, grid_B2, heard=heard).unflatten(1, (batch, -1))
     return Seen(levels_EBKD[0], list(levels_EBKD[1:]), cells_BK, grid)
 
 

@@ -25,6 +25,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
 from arr_coc.qwen.family import levels_of
+from arr_coc.qwen.tower import last_hidden
 
 Grid = tuple[int, int]  # cells: height, width
 
@@ -330,9 +331,9 @@ def glance(model: Any, image_B3hw: Tensor, grid: Grid, geometry: Geometry) -> Te
     visual, merge = model.model.visual, geometry.merge
     small = glance_grid(grid, geometry.cell)
     rows_BPx = glance_rows(image_B3hw, small, geometry)
-    grid_thw = torch.tensor([[1, small[0] * merge, small[1] * merge]] * rows_BPx.shape[0], device=rows_BPx.device)
-    seen = visual(rows_BPx.flatten(0, 1).to(visual.dtype), grid_thw=grid_thw, return_dict=True)
-    return glance_maps(seen.last_hidden_state.view(*rows_BPx.shape[:2], -1), small, merge, grid)
+    cells_BN = torch.arange(small[0] * small[1], device=rows_BPx.device).expand(rows_BPx.shape[0], -1)
+    grid_B2 = torch.tensor([small] * rows_BPx.shape[0], device=rows_BPx.device)
+    return glance_maps(last_hidden(visual, rows_BPx, cells_BN, grid_B2), small, merge, grid)
 
 
 # ---------------------------------------------------------------- inside the ViT

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from arr_coc.config import FirstLook
 from arr_coc.qwen.graphs.choosing import Asked, Chosen, by_grid, everything, small_rows
-from arr_coc.qwen.graphs.forward import Heard
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_length, plan, with_grids
 from arr_coc.qwen.periphery import CONTEXT
+from arr_coc.qwen.tower import Heard
 from arr_coc.qwen.vision import Grid, under_centres
 
 Order = list[tuple[int, bool]]  # of each image that is shown: its number, and whether it is a small copy

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from arr_coc.qwen import tower
 from arr_coc.qwen.graphs import forward
 from arr_coc.qwen.graphs.choosing import as_judgement, as_tensors, choose_padded, judge_seen, see_canvas, tables_of
 from arr_coc.qwen.graphs.layout import PaddedSequences
@@ -70,7 +71,7 @@ class Stages:
             grid_I2 = torch.tensor([small] * images, device=self.device)
 
             def run(tensors: Tensors) -> Tensors:
-                hidden = forward.last_hidden(self.visual, tensors["rows"], tensors["cells"], tensors["grid"])
+                hidden = tower.last_hidden(self.visual, tensors["rows"], tensors["cells"], tensors["grid"])
                 return {"maps": glance_maps(hidden, small, merge, grid)}
 
             return run, {"rows": rows_GPx.to(self.visual.dtype), "cells": cells_IK, "grid": grid_I2}
@@ -134,7 +135,7 @@ class Stages:
         cells_IK: Tensor,
         grid_I2: Tensor,
         mask_IK: Tensor | None,
-        heard: forward.Heard | None = None,
+        heard: tower.Heard | None = None,
     ) -> Tensor:
         """Visual tokens of all slots `[E, V, D]`; the mask is left out where every slot is real."""
         given = {"rows": rows_IPx, "cells": cells_IK, "grid": grid_I2}
@@ -146,8 +147,8 @@ class Stages:
         def make() -> tuple[Function, Tensors]:
             def run(tensors: Tensors) -> Tensors:
                 own = tensors["rows"], tensors["cells"], tensors["grid"], tensors.get("mask")
-                beside = None if heard is None else forward.Heard(*(tensors[name] for name in forward.Heard._fields))
-                return {"features": forward.see(self.visual, *own, beside)}
+                beside = None if heard is None else tower.Heard(*(tensors[name] for name in tower.Heard._fields))
+                return {"features": tower.see(self.visual, *own, beside)}
 
             return run, {name: one.to(self.visual.dtype) if "rows" in name else one for name, one in given.items()}
 
