@@ -89,6 +89,11 @@ class Plan:
         return self.grid[0] * self.grid[1]
 
     @property
+    def images(self) -> int:
+        """Different images of a batch: in stage 2 every row has one of its own."""
+        return self.batch if self.stage == 2 else -(-self.batch // self.questions_per_image)
+
+    @property
     def kept(self) -> int:
         """Visual tokens of a row."""
         return tokens_to_keep(self.keep, self.cells) or self.cells
@@ -285,10 +290,9 @@ def teacher_bytes(plan: Plan) -> float:
     features = rows * plan.cells * s * hidden * (1 + deepstack_levels(plan.model_config))
     inside = max(2 * hidden + 3 * wide_of(plan), 2 * hidden + 3 * heads + 2 * groups) * s
     reading = rows * length * (s * hidden + inside + 2 * length) + features
-    images = plan.batch if plan.stage == 2 else -(-plan.batch // plan.questions_per_image)
     # Patches are made for every row, in fp32; the ViT's own are a copy where it is narrower.
     seeing = max((rows + seen) * pixels, vision_saved(whole)[1] + seen * pixels * (s < 4))
-    return images * plan.cells * 3 * plan.geometry.cell**2 + max(seeing, reading)
+    return plan.images * plan.cells * 3 * plan.geometry.cell**2 + max(seeing, reading)
 
 
 def wide_of(plan: Plan) -> int:
@@ -310,15 +314,14 @@ def logit_bytes(plan: Plan) -> float:
 def selector_bytes(plan: Plan) -> tuple[float, float]:
     """(what the selector holds through a step, what it needs while it looks at the images)."""
     vision, hidden = plan.model_config.vision_config, plan.model_config.text_config.hidden_size
-    images = plan.batch if plan.stage == 2 else -(-plan.batch // plan.questions_per_image)
     glanced = 4 * vision.hidden_size if plan.sight == "glance" else 0  # of each cell, in fp32
     channels = plan.glance_channels if plan.sight == "glance" else 0
     cell = plan.geometry.cell
-    held = images * plan.cells * (3 * cell**2 + glanced)  # beside the images as bytes
+    held = plan.images * plan.cells * (3 * cell**2 + glanced)  # beside the images as bytes
     small = glance_grid(plan.grid, cell)
     through_vit = PATCHES * small[0] * small[1] * (24 + 5 * plan.dtype.itemsize) * vision.hidden_size
-    seeing = images * (plan.cells * 4 * 3 * cell**2 + max(plan.cells * TEXTURE_BYTES, through_vit * bool(glanced)))
+    seeing = plan.images * (plan.cells * 4 * 3 * cell**2 + max(plan.cells * TEXTURE_BYTES, through_vit * bool(glanced)))
     image = plan.cells * (IMAGE_BYTES + IMAGE_GLANCE_BYTES * channels)
     of_cell = ROW_BYTES + ROW_TOKEN_BYTES * plan.text_tokens + ROW_GLANCE_BYTES * channels
     row = plan.cells * of_cell + 8 * plan.text_tokens * hidden
-    return held + images * image + plan.batch * row, held + seeing
+    return held + plan.images * image + plan.batch * row, held + seeing

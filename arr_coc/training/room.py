@@ -85,8 +85,7 @@ def _given_back(used: str) -> float:
 
 def batch_bytes(plan: Plan) -> float:
     """Of a batch as a worker hands it on: images as bytes, targets, and what stands out."""
-    images = plan.batch if plan.stage == 2 else -(-plan.batch // plan.questions_per_image)
-    return images * plan.cells * (3.0 * plan.geometry.cell**2 + 4) + plan.batch * plan.cells * 4.0
+    return plan.images * plan.cells * (3.0 * plan.geometry.cell**2 + 4) + plan.batch * plan.cells * 4.0
 
 
 def needed(plans: Sequence[Plan], workers: int, on_host: bool) -> Need:
