@@ -68,16 +68,15 @@ def serve(
     check_port(host, port)
     check_secret(host, api_key, "key", KEY)
     set_verbosity(quiet)
-    name, tell = Path(model).name if Path(model).exists() else model, teller(quiet)
+    name, tell = Path(model).absolute().name if Path(model).exists() else model, teller(quiet)
     address = f"{address_of(host, port)}/v1"
     domains = tuple(allow_media_domains or ())
     if chosen == "vllm":
-        from arr_coc.vllm import engine_arguments, server_command, variables
-        from arr_coc.vllm.gate import LIMIT, LOCAL
+        from arr_coc.vllm import engine_arguments, gate, server_command, variables
 
         how = engine_arguments(model, dial or "auto", selector=selector, encoding=encoding, images=max_images)
         words = server_command(how, name, host, port, max_tokens, domains)
-        own = {LIMIT: str(max_body << 20), LOCAL: str(int(is_loopback(host))), "VLLM_API_KEY": api_key or ""}
+        own = {gate.LIMIT: str(max_body << 20), gate.LOCAL: str(int(is_loopback(host))), gate.KEY: api_key or ""}
         tell(shlex.join(words))
         tell(f"{name} will answer at {address} (Ctrl-C ends it)")
         os.execve(words[0], words, {**os.environ, **variables(), **own})

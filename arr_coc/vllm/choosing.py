@@ -103,10 +103,8 @@ class FrontChooser:
 
     def _expanded(self, ids: Sequence[int], grids: Tensor) -> Tensor:
         """The prompt with as many placeholders as the images have cells."""
-        token, cells = (
-            self.chooser.model.config.image_token_id,
-            (grids.prod(-1) // self.chooser.geometry.window).tolist(),
-        )
+        token = self.chooser.model.config.image_token_id
+        cells = (grids.prod(-1) // self.chooser.geometry.window).tolist()
         if ids.count(token) != len(cells):
             raise ValueError(
                 f"{ids.count(token)} image placeholders for {len(cells)} images: leave <|image_pad|> out of texts"
