@@ -197,7 +197,12 @@ class Hurried:
 
 
 def hurry(config: Any) -> None:
-    """Set a server's limits on connections; `config` is uvicorn's, loaded, and read anew for every connection."""
+    """Set a server's limits on connections; `config` is uvicorn's, loaded, and read anew for every connection.
+
+    Heads of requests are read by h11: what uvicorn prefers where it is installed takes them however long they are.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
     config.limit_concurrency = MOST_CONNECTIONS
     config.timeout_keep_alive = 2 * PATIENCE  # longer than clients keep a line, who would write to one just closed
-    config.http_protocol_class = type("HurriedProtocol", (Hurried, config.http_protocol_class), {})
+    config.http_protocol_class = type("HurriedProtocol", (Hurried, H11Protocol), {})

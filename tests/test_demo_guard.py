@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import gradio
 import pytest
 from gradio.queueing import EventQueue
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from arr_coc import gateway
 from arr_coc.cli.answers import harmless
@@ -413,6 +414,7 @@ def test_every_limit_of_the_server_is_set(monkeypatch):
     assert page.server.config.limit_concurrency == gateway.MOST_CONNECTIONS
     assert page.server.config.timeout_keep_alive > gateway.PATIENCE
     assert issubclass(page.server.config.http_protocol_class, gateway.Hurried)
+    assert issubclass(page.server.config.http_protocol_class, H11Protocol), "whose heads have an end"
     serving.serve(None, "0.0.0.0", 7860, wait=False, password="a long password")
     assert given["auth"]("anyone", "a long password")
     assert not given["auth"]("anyone", "a long passwörd")

@@ -4,12 +4,14 @@ import http.client
 import json
 import re
 import socket
+import sys
 import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -17,6 +19,7 @@ import torch
 from api_server import Stub, asked, data_uri, serving
 from PIL import Image
 
+from arr_coc import cli
 from arr_coc.cli import run
 from arr_coc.serving import app, fetching
 from arr_coc.serving.engine import Ticket
@@ -476,6 +479,24 @@ def test_so_many_bytes_at_once(held, web, served, monkeypatch):
 # ---------------------------------------------------------------- the line
 
 
+def test_bodies_are_read_one_after_the_other(web, monkeypatch):
+    """A list of empty objects takes 30 times the bytes of its JSON."""
+    reading, most = [], []
+
+    def loads(raw):
+        reading.append(raw)
+        most.append(len(reading))
+        time.sleep(0.05)
+        reading.pop()
+        return json.loads(raw)
+
+    monkeypatch.setattr(app, "json", SimpleNamespace(loads=loads, dumps=json.dumps))
+    with ThreadPoolExecutor(4) as clients:
+        for one in [clients.submit(web.post, CHAT, json=body()) for _ in range(4)]:
+            assert one.result().status_code == 200
+    assert most == [1] * 4
+
+
 def test_those_who_wait_are_answered_together(held, web, served):
     with ThreadPoolExecutor(8) as clients:
         first = clients.submit(web.post, CHAT, json=body(messages=asked("hold", PICTURE)))
@@ -719,6 +740,13 @@ def test_every_line_of_the_metrics_can_be_read():
         re.fullmatch(r'(# (HELP|TYPE) .+|arr_coc_\w+(\{(\w+="[^"]*",?)+\})? [\d.e+-]+)', one)
         for one in text.splitlines()
     )
+
+
+def test_without_its_libraries_it_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setattr(cli.serve, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "arr_coc.gateway", None)  # which needs them
+    assert run.run(["serve"]) == 3
+    assert capsys.readouterr().err == "arr-coc: the server needs FastAPI and uvicorn: pip install 'arr-coc[serve]'\n"
 
 
 @pytest.mark.parametrize(

@@ -57,14 +57,14 @@ def serve(
 
     ARR_COC_API_KEY="a long key" arr-coc serve --host 0.0.0.0 --allow-media-domains images.example.org
     """
-    from arr_coc.gateway import check_port, check_secret, is_loopback
-
     chosen = pick_engine(engine)
     dial = None if keep is None else typed.parse_keep(keep)
     check_selector(selector, encoding)
     check_model(model, quiet)
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise ValueError("the server needs FastAPI and uvicorn: pip install 'arr-coc[serve]'")
+    from arr_coc.gateway import check_port, check_secret, is_loopback
+
     check_port(host, port)
     check_secret(host, api_key, "key", KEY)
     set_verbosity(quiet)
