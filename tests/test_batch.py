@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from hypothesis import given, settings
@@ -120,8 +121,6 @@ def test_every_form_of_file_gives_the_same_rows(desk):
         table.writeheader()
         for row in rows:
             table.writerow(row | {"image": row["image"] if row["id"] != "b" else json.dumps(row["image"])})
-    import pyarrow
-
     texts = [row | {"image": row["image"] if isinstance(row["image"], list) else [row["image"]]} for row in rows]
     texts = [row | {"keep": None if row["keep"] is None else str(row["keep"])} for row in texts]
     parquet.write_table(pyarrow.Table.from_pylist(texts), desk / "in.parquet")
@@ -166,6 +165,7 @@ def test_a_folder_of_images_is_asked_the_same_or_what_lies_beside_them(desk):
         (["long.csv", "out.jsonl"], "long.csv: not a CSV"),
         (["in.txt", "out.jsonl"], "ends in .jsonl, .csv, .parquet"),
         (["broken.parquet", "out.jsonl"], "not a Parquet file"),
+        (["damaged.parquet", "out.jsonl"], "not a Parquet file"),
         (["empty", "out.jsonl"], "no image in it"),
         (["empty.jsonl", "out.jsonl"], "no rows"),
         (["in.jsonl", "theirs.jsonl"], "holds other lines"),
@@ -187,6 +187,9 @@ def test_what_cannot_be_is_refused_in_one_line(desk, words, told, capsys):
         (desk / name).touch()
     (desk / "empty").mkdir()
     (desk / "broken.parquet").write_bytes(b"PAR1")
+    parquet.write_table(pyarrow.table({"image": ["one.png"], "question": ["what?"]}), desk / "damaged.parquet")
+    with (desk / "damaged.parquet").open("r+b") as file:
+        file.write(b"PAR1" + b"\xff" * 40)  # its first page
     write_rows(desk / "theirs.jsonl", [{"id": 7, "answer": "42"}])
     (desk / "words.jsonl").write_text("a diary without a last line break")
     kept = {path: path.read_bytes() for path in desk.rglob("*") if path.is_file()}
@@ -245,8 +248,6 @@ def test_a_table_is_added_to_and_a_second_end_adds_nothing(desk):
 
 def test_a_table_that_others_wrote_again_is_added_to(desk):
     """As when rows with an error were taken out of it: names and values are ours, types perhaps not."""
-    import pyarrow
-
     out = Results(desk / "out.parquet")
     with out.held():
         out.add(record_of(row, "mini", 0.25, "none") for row in ROWS[:3])

@@ -163,7 +163,7 @@ def _of_parquet(file: Path) -> Iterator[Given]:
             _check_columns(file, there)
             for batch in table.iter_batches(1024, columns=[name for name in COLUMNS if name in there]):
                 yield from batch.to_pylist()
-    except ArrowException:
+    except (ArrowException, OSError):  # of a page that is damaged, or of the disk
         raise ValueError(f"{file.name}: not a Parquet file that can be read; copy it again") from None
 
 
