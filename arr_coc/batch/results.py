@@ -99,9 +99,8 @@ class Results:
         """Whether the row has been answered; ValueError where its id stands for something else."""
         known = self.done.get(wanted["id"])
         if known is not None and known != said_of(wanted):
-            raise ValueError(
-                f"{self.path.name} holds {wanted['id']!r} with another question, image, dial or model: give another OUT"
-            )
+            held = f"{self.path.name} holds {wanted['id']!r}"
+            raise ValueError(f"{held} with another question, image, dial or model: give another OUT")
         return known is not None
 
     # ---------------------------------------------------------------- lines

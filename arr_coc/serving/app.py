@@ -249,9 +249,8 @@ def build(service: Service) -> ASGIApp:
         await asyncio.to_thread(line.close)
 
     quiet: dict[str, Any] = {"openapi_url": None, "docs_url": None, "redoc_url": None, "redirect_slashes": False}
-    app = FastAPI(
-        **quiet, lifespan=lifespan, exception_handlers=dict.fromkeys((ApiError, HTTPException, ClientDisconnect), _told)
-    )
+    told: Any = dict.fromkeys((ApiError, HTTPException, ClientDisconnect), _told)
+    app = FastAPI(**quiet, lifespan=lifespan, exception_handlers=told)
     served = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "arr-coc"}
 
     @app.post("/v1/chat/completions")
