@@ -23,6 +23,7 @@ PATIENCE = 10  # seconds for a body or for its first lines
 LEAST_RATE = 50_000  # bytes a second, beyond the patience
 MOST_CONNECTIONS = 512
 LEAST_SECRET = 12  # characters
+OPEN_PATHS = ("/health",)  # without a key
 WHY = {
     401: "the API key is missing or wrong: send it as Authorization: Bearer KEY",
     403: "this server is for its own machine: ask it at localhost",
@@ -78,6 +79,7 @@ class Exchange:
     """One request and its answer. `limit` are the bytes of its body at most, `local` that it is for this machine."""
 
     retry_after = 1  # seconds, where there was no room
+    key: str | None = None  # what clients must send, if anything
     headers_of_ours: tuple[tuple[bytes, bytes], ...] = ((b"x-content-type-options", b"nosniff"),)
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int, local: bool) -> None:
@@ -93,7 +95,9 @@ class Exchange:
     def wrong(self) -> dict[int, bool]:
         """What can be wrong with the head of a request, by status."""
         hosts = [self.headers[name] for name in ("host", "origin") if name in self.headers]
-        return {403: self.local and not all(map(is_local, hosts)), 413: self.size > self.limit}
+        given = self.headers.get("authorization", "")
+        is_let_in = not self.key or self.path in OPEN_PATHS or is_secret(given, f"Bearer {self.key}")
+        return {401: not is_let_in, 403: self.local and not all(map(is_local, hosts)), 413: self.size > self.limit}
 
     async def is_fit(self) -> bool:
         """Whether the application shall see it; if not, it has been refused."""
@@ -168,7 +172,7 @@ class Exchange:
 
 
 class Hurried:
-    """Of a connection: its first lines come in time, or it is closed. Mixed into the server's own protocol."""
+    """Of a connection: its first lines come in time and its answers are read, or it ends. Mixed into a protocol."""
 
     cycle: Any
     loop: Any
@@ -176,22 +180,29 @@ class Hurried:
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)  # type: ignore[misc]
-        self.loop.call_later(PATIENCE, self._look, None)
+        self.loop.call_later(PATIENCE, self._look, None, 0)
 
-    def _look(self, over: Any) -> None:
-        """What was `over` at the last look, and nothing since: somebody holds the line.
+    def _look(self, over: Any, unread: int) -> None:
+        """What was `over` at the last look, and nothing since, or so many bytes unread: somebody holds the line.
 
         One that has just been answered is left open: the next request may be on its way.
         """
-        rests = self.cycle is None or self.cycle.response_complete
-        if rests and self.cycle is over:
+        rests, left = self.cycle is None or self.cycle.response_complete, self.transport.get_write_buffer_size()
+        if left and left == unread:
+            self.transport.abort()  # to close it would be to wait for the reader
+        elif rests and self.cycle is over and not left:
             self.transport.close()
-        elif not self.transport.is_closing():
-            self.loop.call_later(PATIENCE, self._look, self.cycle if rests else self)
+        elif left or not self.transport.is_closing():
+            self.loop.call_later(PATIENCE, self._look, self.cycle if rests else self, left)
 
 
 def hurry(config: Any) -> None:
-    """Set a server's limits on connections; `config` is uvicorn's, loaded, and read anew for every connection."""
+    """Set a server's limits on connections; `config` is uvicorn's, loaded, and read anew for every connection.
+
+    Heads of requests are read by h11: what uvicorn prefers where it is installed takes them however long they are.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
     config.limit_concurrency = MOST_CONNECTIONS
     config.timeout_keep_alive = 2 * PATIENCE  # longer than clients keep a line, who would write to one just closed
-    config.http_protocol_class = type("HurriedProtocol", (Hurried, config.http_protocol_class), {})
+    config.http_protocol_class = type("HurriedProtocol", (Hurried, H11Protocol), {})

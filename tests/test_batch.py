@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ from pyarrow import parquet
 from slow_batch import Slow, slowly
 
 from arr_coc.batch.asked import AskedRow, read_asked
-from arr_coc.batch.job import LEAST, BatchJob, Desk, shared_out
+from arr_coc.batch.job import AHEAD, LEAST, BatchJob, Desk, shared_out
 from arr_coc.batch.results import Results, record_of
 from arr_coc.cli import batch, run
 from arr_coc.qwen import ARRCOCQwen
@@ -120,8 +121,6 @@ def test_every_form_of_file_gives_the_same_rows(desk):
         table.writeheader()
         for row in rows:
             table.writerow(row | {"image": row["image"] if row["id"] != "b" else json.dumps(row["image"])})
-    import pyarrow
-
     texts = [row | {"image": row["image"] if isinstance(row["image"], list) else [row["image"]]} for row in rows]
     texts = [row | {"keep": None if row["keep"] is None else str(row["keep"])} for row in texts]
     parquet.write_table(pyarrow.Table.from_pylist(texts), desk / "in.parquet")
@@ -135,13 +134,23 @@ def test_every_form_of_file_gives_the_same_rows(desk):
         assert list(read_asked(desk / name)) == expected, name
 
 
+def test_a_quote_that_is_never_closed_is_told(desk):
+    """And the rows after it are not a part of its question."""
+    rows = ("image,question", 'one.png,"what?"', 'one.png,"where?', "one.png,when?", "one.png,who?")
+    (desk / "in.csv").write_text("\n".join(rows))
+    first, second = read_asked(desk / "in.csv")
+    assert (first.question, first.error) == ("what?", "")
+    assert "not a row of a CSV" in second.error
+
+
 def test_a_folder_of_images_is_asked_the_same_or_what_lies_beside_them(desk):
     (desk / "deep" / "two.txt").write_text("first?\n\nsecond?\n")
     (desk / ".hidden.png").write_bytes(b"")
+    (desk / "[new] three.png").write_bytes((desk / "one.png").read_bytes())
     found = {row.id: (row.question, row.error) for row in read_asked(desk, ("what?",))}
     assert found == {
         "deep/two.png": ("first?", ""), "deep/two.png#2": ("second?", ""), "one.png": ("what?", ""),
-        "torn.png": ("what?", ""),
+        "torn.png": ("what?", ""), "[new] three.png": ("what?", ""),
     }  # fmt: skip
     assert {row.id: row.error for row in read_asked(desk)}["one.png"] == "no question"
 
@@ -153,8 +162,10 @@ def test_a_folder_of_images_is_asked_the_same_or_what_lies_beside_them(desk):
         (["in.jsonl", "out.txt"], "ends in .jsonl or .parquet"),
         (["in.jsonl", "in.jsonl"], "the file of questions"),
         (["in.csv", "out.jsonl"], "no column question"),
+        (["long.csv", "out.jsonl"], "long.csv: not a CSV"),
         (["in.txt", "out.jsonl"], "ends in .jsonl, .csv, .parquet"),
         (["broken.parquet", "out.jsonl"], "not a Parquet file"),
+        (["damaged.parquet", "out.jsonl"], "not a Parquet file"),
         (["empty", "out.jsonl"], "no image in it"),
         (["empty.jsonl", "out.jsonl"], "no rows"),
         (["in.jsonl", "theirs.jsonl"], "holds other lines"),
@@ -171,10 +182,14 @@ def test_a_folder_of_images_is_asked_the_same_or_what_lies_beside_them(desk):
 def test_what_cannot_be_is_refused_in_one_line(desk, words, told, capsys):
     write_rows(desk / "in.jsonl", [{"image": "one.png", "question": "what?"}])
     (desk / "in.csv").write_text("image,query\none.png,what?\n")
+    (desk / "long.csv").write_text("x" * 200_000)
     for name in ("in.txt", "empty.jsonl"):
         (desk / name).touch()
     (desk / "empty").mkdir()
     (desk / "broken.parquet").write_bytes(b"PAR1")
+    parquet.write_table(pyarrow.table({"image": ["one.png"], "question": ["what?"]}), desk / "damaged.parquet")
+    with (desk / "damaged.parquet").open("r+b") as file:
+        file.write(b"PAR1" + b"\xff" * 40)  # its first page
     write_rows(desk / "theirs.jsonl", [{"id": 7, "answer": "42"}])
     (desk / "words.jsonl").write_text("a diary without a last line break")
     kept = {path: path.read_bytes() for path in desk.rglob("*") if path.is_file()}
@@ -229,6 +244,44 @@ def test_a_table_is_added_to_and_a_second_end_adds_nothing(desk):
     with out.held():
         assert out.done.keys() == {row.id for row in ROWS}
     assert records(out.path).keys() == {row.id for row in ROWS}
+
+
+def test_a_table_that_others_wrote_again_is_added_to(desk):
+    """As when rows with an error were taken out of it: names and values are ours, types perhaps not."""
+    out = Results(desk / "out.parquet")
+    with out.held():
+        out.add(record_of(row, "mini", 0.25, "none") for row in ROWS[:3])
+    table = parquet.read_table(out.path)
+    types = {"string": pyarrow.large_string(), "int32": pyarrow.float64()}
+    table = table.cast(pyarrow.schema([one.with_type(types.get(str(one.type), one.type)) for one in table.schema]))
+    parquet.write_table(table[:2], out.path)
+    with out.held():
+        assert out.done.keys() == {"0", "1"}
+        out.add(record_of(row, "mini", 0.25, "none") for row in ROWS[2:])
+    assert records(out.path).keys() == {row.id for row in ROWS}
+
+
+def test_whoever_breaks_off_does_not_wait_for_what_nobody_will_write(desk):
+    batches = []
+
+    class Patient(Slow):
+        def answer(self, tickets):
+            until = time.monotonic() + 10
+            while len(left.line.waiting) < AHEAD - 1 and not left.line._closed and time.monotonic() < until:
+                time.sleep(0.001)
+            batches.append(tickets)
+            super().answer(tickets)
+
+    left = Desk(BatchJob(lambda: Patient(0), "mini", "auto", desk, batch=1))
+    assert next(left.answer(ROWS))["id"] == "0"
+    left.close()  # the second batch has begun, or will not
+    assert len(batches) <= 2
+
+
+def test_a_model_is_known_by_the_name_of_its_folder(desk):
+    write_rows(desk / "in.jsonl", [{"image": "one.png", "question": "what?"}])
+    do("in.jsonl", "out.jsonl", "--model", ".")
+    assert records(desk / "out.jsonl")["1"]["model"] == desk.name
 
 
 def test_an_id_stands_for_one_question(desk, capsys):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import gradio
 import pytest
 from gradio.queueing import EventQueue
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from arr_coc import gateway
 from arr_coc.cli.answers import harmless
@@ -331,28 +332,37 @@ def test_what_somebody_reads_is_not_tidied_away():
     assert not queue.pending_messages_per_session
 
 
+class Line:
+    def connection_made(self, transport):
+        self.transport, self.cycle, self.loop = transport, None, self
+        self.waiting = []
+
+    def call_later(self, seconds, call, *arguments):
+        self.waiting.append((call, arguments))
+
+    def pass_time(self):
+        for call, arguments in [self.waiting.pop()] if self.waiting else []:
+            call(*arguments)
+
+
+class Transport:
+    closed = aborted = False
+    unread = 0  # bytes of an answer
+
+    def close(self):
+        self.closed = True
+
+    def abort(self):
+        self.aborted = True
+
+    def is_closing(self):
+        return self.closed
+
+    def get_write_buffer_size(self):
+        return self.unread
+
+
 def test_a_line_that_is_held_is_closed():
-    class Line:
-        def connection_made(self, transport):
-            self.transport, self.cycle, self.loop = transport, None, self
-            self.waiting = []
-
-        def call_later(self, seconds, call, *arguments):
-            self.waiting.append((call, arguments))
-
-        def pass_time(self):
-            for call, arguments in [self.waiting.pop()] if self.waiting else []:
-                call(*arguments)
-
-    class Transport:
-        closed = False
-
-        def close(self):
-            self.closed = True
-
-        def is_closing(self):
-            return self.closed
-
     lines = _, answering, between, answered = [type("Both", (gateway.Hurried, Line), {})() for _ in range(4)]
     for line in lines:
         line.connection_made(Transport())
@@ -365,6 +375,20 @@ def test_a_line_that_is_held_is_closed():
     assert [line.transport.closed for line in lines] == [True, False, True, False]
     answered.pass_time()
     assert answered.transport.closed
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_answer_that_nobody_reads_is_broken_off(closed):
+    """Whether all of it was written or not, and even where the line was to be closed after it."""
+    for over in (False, True):
+        line = type("Both", (gateway.Hurried, Line), {})()
+        line.connection_made(Transport())
+        line.cycle, line.transport.closed = SimpleNamespace(response_complete=over), closed
+        for line.transport.unread in (9000, 7000, 5000):  # slowly, but read
+            line.pass_time()
+        assert (line.transport.closed, line.transport.aborted) == (closed, False)
+        line.pass_time()
+        assert line.transport.aborted
 
 
 # ---------------------------------------------------------------- what is set
@@ -390,6 +414,7 @@ def test_every_limit_of_the_server_is_set(monkeypatch):
     assert page.server.config.limit_concurrency == gateway.MOST_CONNECTIONS
     assert page.server.config.timeout_keep_alive > gateway.PATIENCE
     assert issubclass(page.server.config.http_protocol_class, gateway.Hurried)
+    assert issubclass(page.server.config.http_protocol_class, H11Protocol), "whose heads have an end"
     serving.serve(None, "0.0.0.0", 7860, wait=False, password="a long password")
     assert given["auth"]("anyone", "a long password")
     assert not given["auth"]("anyone", "a long passwörd")

@@ -64,6 +64,15 @@ def test_questions_of_the_world_stay_as_they_are():
     assert [text for text in texts if meant(TOKENIZER, text) != text] == []
 
 
+@pytest.mark.timeout(20)
+def test_a_question_without_end_is_read_at_once():
+    """All that wait would wait for it."""
+    for middle in ("!", "! ", "a", "a ", "!a"):
+        for start in ("Colour of ", "How many ", "Are there ", ""):
+            endless = f"{start}a{middle * 100_000}\nb"
+            assert len(meant(TOKENIZER, endless)) >= len(endless) - len(start)
+
+
 def test_another_model_reads_what_was_typed():
     class Large:
         def __len__(self) -> int:

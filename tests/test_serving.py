@@ -195,6 +195,17 @@ def test_settings_of_an_answer(client, pictures, cases):
     assert len(set(drawn)) > 1
 
 
+def test_a_batch_that_breaks_off_is_told_to_nobody(owner, pictures, monkeypatch):
+    """All of it is tried again, and everybody is told once."""
+    engine, told, outcomes = InProcessEngine(owner), [], iter([(), None])
+    monkeypatch.setattr(owner, "unfamiliar", lambda *_: (*next(outcomes),))  # the second breaks off
+    wanted = Wanted((), QUESTIONS[0], (), "", 0.25, 2)
+    batch = [Ticket(wanted, engine.encode(wanted, pictures[:1]), told.append) for _ in range(2)]
+    with pytest.raises(TypeError):
+        engine.answer(batch)
+    assert told == []
+
+
 def test_a_choice_alone(served, owner, pictures):
     given = request(pictures, (0, QUESTIONS[0], None, None)) | {"keep": 0.25, "overlay": True}
     told = httpx.post(f"{served[0]}/v1/arr_coc/select", json=given, timeout=60).json()

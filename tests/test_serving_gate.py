@@ -4,10 +4,14 @@ import http.client
 import json
 import re
 import socket
+import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -15,9 +19,12 @@ import torch
 from api_server import Stub, asked, data_uri, serving
 from PIL import Image
 
+from arr_coc import cli
 from arr_coc.cli import run
 from arr_coc.serving import app, fetching
+from arr_coc.serving.engine import Ticket
 from arr_coc.serving.fetching import check_address, fetch, image_bytes, is_public, resolve
+from arr_coc.serving.line import Line
 from arr_coc.serving.metrics import Metrics
 from arr_coc.serving.reading import ApiError, Limits, read_chat, read_choice
 
@@ -137,6 +144,7 @@ BAD = {
     "stop": ({"stop": [""]}, 400, "up to 4 texts"),
     "stream": ({"stream": "yes"}, 400, "true or false"),
     "stream_options": ({"stream": True, "stream_options": {"x": 1}}, 400, "include_usage alone"),
+    "include_usage": ({"stream": True, "stream_options": {"include_usage": "yes"}}, 400, "true or false"),
     "half a character": ({"\ud800": 1}, 400, "leave it out"),
     "half a type": ({"messages": [{"role": "user", "content": [{"type": "\ud800"}]}]}, 400, "cannot be read"),
     "half a key": ({"messages": [{"role": "user", "content": "a", "\ud800": 1}]}, 400, "leave out"),
@@ -411,8 +419,8 @@ def test_a_name_that_leads_here_is_refused(web):
         assert (answer.status_code, refused(answer)["type"]) == (403, "invalid_request_error")
 
 
-def test_a_body_over_the_limit_is_not_read(served):
-    """Neither one that says its size, of which not a byte is sent, nor one that does not."""
+def test_a_body_over_the_limit_is_not_read(served, web):
+    """Neither one that says its size, of which not a byte is sent, nor one that does not. Both are counted so."""
     for size in (LIMITS.body + 1, None):
         with socket.create_connection(place_of(served), timeout=10) as line:
             line.sendall(head(size))
@@ -420,6 +428,8 @@ def test_a_body_over_the_limit_is_not_read(served):
                 line.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
             told = line.recv(4096)
         assert told.startswith(b"HTTP/1.1 413")
+        path = "other" if size else CHAT  # the first comes to no path
+        wait_for(lambda path=path: f'requests_total{{path="{path}",status="413"}}' in web.get("/metrics").text)
 
 
 def test_a_slow_body_is_cut_off(served, monkeypatch):
@@ -427,6 +437,16 @@ def test_a_slow_body_is_cut_off(served, monkeypatch):
     with socket.create_connection(place_of(served), timeout=10) as line:
         line.sendall(head(9))
         assert line.recv(4096).startswith(b"HTTP/1.1 408")
+
+
+def test_an_answer_that_is_not_read_is_broken_off(served, monkeypatch):
+    """Else whoever asks and never reads keeps a place for ever."""
+    monkeypatch.setattr("arr_coc.gateway.PATIENCE", 0.2)
+    raw = json.dumps(body(messages=asked("a " * 60_000, PICTURE), stream=True)).encode()  # 14 MB of events
+    with socket.create_connection(place_of(served), timeout=10) as line:
+        line.sendall(head(len(raw)) + raw)
+        wait_for(lambda: served[1].taken)
+        wait_for(lambda: not served[1].taken)
 
 
 def test_so_many_at_once(monkeypatch, web):
@@ -457,6 +477,24 @@ def test_so_many_bytes_at_once(held, web, served, monkeypatch):
 
 
 # ---------------------------------------------------------------- the line
+
+
+def test_bodies_are_read_one_after_the_other(web, monkeypatch):
+    """A list of empty objects takes 30 times the bytes of its JSON."""
+    reading, most = [], []
+
+    def loads(raw):
+        reading.append(raw)
+        most.append(len(reading))
+        time.sleep(0.05)
+        reading.pop()
+        return json.loads(raw)
+
+    monkeypatch.setattr(app, "json", SimpleNamespace(loads=loads, dumps=json.dumps))
+    with ThreadPoolExecutor(4) as clients:
+        for one in [clients.submit(web.post, CHAT, json=body()) for _ in range(4)]:
+            assert one.result().status_code == 200
+    assert most == [1] * 4
 
 
 def test_those_who_wait_are_answered_together(held, web, served):
@@ -534,6 +572,25 @@ def test_so_many_pixels_at_once(held, web, served, monkeypatch):
     assert served[1].taken == {}
 
 
+def test_a_place_is_kept_until_the_choice_is_told(web, served, monkeypatch):
+    """A picture of it takes time and memory, which places bound."""
+    drawing, drawn, choice = threading.Event(), threading.Event(), app.choice
+
+    def slowly(*given):
+        drawing.set()
+        assert drawn.wait(10)
+        return choice(*given)
+
+    monkeypatch.setattr(app, "choice", slowly)
+    with ThreadPoolExecutor(1) as clients:
+        first = clients.submit(web.post, SELECT, json=body())
+        assert drawing.wait(10)
+        taken = len(served[1].taken)
+        drawn.set()
+        assert (first.result().status_code, taken) == (200, 1)
+    wait_for(lambda: not served[1].taken)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_frees_its_place(stream, held, web, served):
     line = served[1]
@@ -558,6 +615,7 @@ def test_who_leaves_while_waiting_is_never_answered(held, web, served):
         with web.stream("POST", CHAT, json=body(messages=asked("gone", PICTURE), stream=True)):
             wait_for(lambda: len(served[1].waiting) == 1)
         wait_for(lambda: len(served[1].taken) == 1)
+        assert not served[1].waiting, "nor are its images held until its turn would come"
         held.go.set()
         first.result()
     assert web.post(CHAT, json=body()).status_code == 200
@@ -591,6 +649,28 @@ def test_one_bad_question_harms_no_other(held, web, served):
         held.go.set()
         assert [one.result().status_code for one in waiting] == [200, 200, 500, 200]
     assert held.batches[1:] == [["good", "fault", "better"], ["good"], ["fault"], ["better"]]
+
+
+def test_what_a_batch_ran_out_of_memory_with_is_given_back_before_each_is_tried_alone():
+    class Large:
+        pass
+
+    held, came, engine = [], SimpleQueue(), Stub()
+
+    def answer(batch):
+        if len(batch) > 1:
+            large = Large()
+            held.append(weakref.ref(large))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        batch[0].deliver(held[0]())
+
+    engine.answer = answer
+    line = Line(engine, Metrics())
+    with line._changed:  # both before its thread looks
+        for _ in range(2):
+            line.join(Ticket(read_chat(body(), LIMITS, "mini"), None, came.put, length=1))
+    assert [came.get(timeout=10) for _ in range(2)] == [None, None]
+    line.close()
 
 
 @pytest.mark.parametrize(
@@ -660,6 +740,13 @@ def test_every_line_of_the_metrics_can_be_read():
         re.fullmatch(r'(# (HELP|TYPE) .+|arr_coc_\w+(\{(\w+="[^"]*",?)+\})? [\d.e+-]+)', one)
         for one in text.splitlines()
     )
+
+
+def test_without_its_libraries_it_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setattr(cli.serve, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "arr_coc.gateway", None)  # which needs them
+    assert run.run(["serve"]) == 3
+    assert capsys.readouterr().err == "arr-coc: the server needs FastAPI and uvicorn: pip install 'arr-coc[serve]'\n"
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,22 @@ def test_wrapped_text_fits(text, width, most):
         assert "".join("".join(lines).split()) == "".join(text.split())
 
 
+@pytest.mark.parametrize("text", ["a" * 20_000, "a " * 20_000])
+def test_a_text_without_end_is_measured_as_far_as_it_is_shown(text):
+    """A server writes questions of strangers upon pictures."""
+
+    class Face:
+        measured = 0
+
+        def getlength(self, text):
+            self.measured += len(text)
+            return 8 * len(text)
+
+    face = Face()
+    assert len(wrap(text, 300, face, 4)) == 4
+    assert face.measured < 100 * len(text)
+
+
 def test_blocks_keep_their_places():
     red, blue = Image.new("RGB", (10, 20), "red"), Image.new("RGB", (30, 5), "blue")
     row, column = beside([red, blue], gap=4), above([red, blue], gap=4)

@@ -21,7 +21,7 @@ from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.chooser import Chooser
 from arr_coc.qwen.processor import Conversation, encode
 from arr_coc.vllm.choosing import FrontChooser, read_dial
-from arr_coc.vllm.gate import LIMIT, LOCAL, FrontGate, with_dial
+from arr_coc.vllm.gate import KEY, LIMIT, LOCAL, FrontGate, with_dial
 from arr_coc_scenes import draw_scene, make_scene
 
 QUESTION = "What colour is the hand?"
@@ -161,7 +161,9 @@ def test_keep_goes_where_vllm_hands_it_on():
         assert with_dial(same) == same
 
 
-def pass_gate(body: bytes, host: str = "localhost", **variables: str) -> tuple[int, bytes, bytes]:
+def pass_gate(
+    body: bytes, host: str = "localhost", path: str = "/v1/chat/completions", key: str = "", **variables: str
+) -> tuple[int, bytes, bytes]:
     """Status and answer, and the body that the application read."""
     read, sent = [], []
 
@@ -177,8 +179,8 @@ def pass_gate(body: bytes, host: str = "localhost", **variables: str) -> tuple[i
     async def send(message):
         sent.append(message)
 
-    head = [(b"host", host.encode()), (b"content-length", str(len(body)).encode())]
-    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": head}
+    head = [(b"host", host.encode()), (b"content-length", str(len(body)).encode()), (b"authorization", key.encode())]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": head}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -193,6 +195,16 @@ def test_the_gate():
     assert (status, read, json.loads(answer)["error"]["type"]) == (413, b"", "invalid_request_error")
     assert pass_gate(b"{}", "example.org", **{LOCAL: "1"})[0] == 403
     assert pass_gate(b"{}", "example.org", **{LOCAL: "0"})[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/invocations", "/tokenize", "/metrics", "/health"])
+def test_the_key_is_asked_for_everywhere(path):
+    """vLLM itself asks for it under /v1 alone."""
+    wanted = 200 if path == "/health" else 401
+    for key in ("", "Bearer a key of twelvE", "a key of twelve"):
+        assert pass_gate(b"{}", path=path, key=key, **{KEY: "a key of twelve"})[0] == wanted
+    assert pass_gate(b"{}", path=path, key="Bearer a key of twelve", **{KEY: "a key of twelve"})[0] == 200
+    assert pass_gate(b"{}", path=path, **{KEY: ""})[0] == 200
 
 
 # ---------------------------------------------------------------- starting it
@@ -239,6 +251,9 @@ def test_vllm_is_started_with_the_right_flags(monkeypatch, capsys):
     assert values["--allowed-media-domains"] == "none.invalid"
     given = started["variables"]
     assert (given["VLLM_API_KEY"], given[LIMIT], given[LOCAL]) == ("a key of twelve", str(5 << 20), "1")
+    monkeypatch.chdir(Path(plugin.__file__).parents[1] / "models" / "mini")
+    assert run(["serve", "--engine", "vllm", "--model", "."]) == 0
+    assert dict(itertools.pairwise(started["words"]))["--served-model-name"] == "mini", "a folder by its name"
 
 
 def test_experts_have_an_architecture_of_their_own(tmp_path):

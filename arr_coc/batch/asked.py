@@ -93,7 +93,7 @@ def _parsed(number: int, given: Given) -> AskedRow:
 
 
 def _images(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) and value.startswith("["):  # several, in a cell of a CSV
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):  # several, in a cell of a CSV
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
@@ -138,8 +138,11 @@ def _of_jsonl(file: Path) -> Iterator[Given]:
 def _of_csv(file: Path) -> Iterator[Given]:
     # Undecodable bytes cost their row alone.
     with file.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as text:
-        reader = csv.DictReader(text)
-        _check_columns(file, [str(name).strip() for name in reader.fieldnames or ()])
+        reader = csv.DictReader(text, strict=True)  # a quote that is never closed would swallow all rows after it
+        try:
+            _check_columns(file, [str(name).strip() for name in reader.fieldnames or ()])
+        except csv.Error as error:
+            raise ValueError(f"{file.name}: not a CSV ({error}); save it again") from None
         while True:
             try:
                 yield {str(name).strip(): value or None for name, value in next(reader).items()}
@@ -160,7 +163,7 @@ def _of_parquet(file: Path) -> Iterator[Given]:
             _check_columns(file, there)
             for batch in table.iter_batches(1024, columns=[name for name in COLUMNS if name in there]):
                 yield from batch.to_pylist()
-    except ArrowException:
+    except (ArrowException, OSError):  # of a page that is damaged, or of the disk
         raise ValueError(f"{file.name}: not a Parquet file that can be read; copy it again") from None
 
 

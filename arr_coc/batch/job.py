@@ -91,7 +91,7 @@ class Desk:
             yield next_one()
 
     def close(self) -> None:
-        self.line.close()
+        self.line.close(at_once=True)  # what waits still was broken off: nobody would write its answer
 
     def _read(self, row: AskedRow) -> list[Image.Image] | str:
         """The images of a row, or what is wrong with it."""
@@ -104,10 +104,8 @@ class Desk:
         self, row: AskedRow, read: Sequence[Image.Image] | str, came: "queue.SimpleQueue[tuple[AskedRow, Delivered]]"
     ) -> None:
         """To the line, or back at once with what is wrong."""
-        engine, wanted = (
-            self.line.engine,
-            Wanted((), row.question, (), "", row.keep or self.job.keep, self.job.max_tokens),
-        )
+        engine = self.line.engine
+        wanted = Wanted((), row.question, (), "", row.keep or self.job.keep, self.job.max_tokens)
 
         def deliver(outcome: Delivered) -> None:
             came.put((row, outcome))

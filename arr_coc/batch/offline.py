@@ -3,8 +3,6 @@
 import os
 import time
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import repeat
 from typing import Any
 
@@ -14,14 +12,13 @@ from arr_coc.qwen.memory import Memory
 from arr_coc.qwen.processor import Conversation, check_question, encode_one
 from arr_coc.serving.engine import Finished, Ticket
 from arr_coc.serving.reading import Wanted
-
-PLUGIN = "arr_coc.vllm"
+from arr_coc.vllm import engine_arguments, trouble, variables
+from arr_coc.vllm.choosing import front_chooser
 
 
 def check_vllm() -> None:
-    """Refuse, in one line, where vLLM or what joins it with ARR-COC is not here."""
-    why = import_module(PLUGIN).trouble() if find_spec(PLUGIN) else "vLLM is not installed: pip install 'arr-coc[vllm]'"
-    if why:
+    """Refuse, in one line, where vLLM is not here."""
+    if why := trouble():
         raise ValueError(f"--engine vllm: {why}")
 
 
@@ -32,14 +29,12 @@ class OfflineEngine:
 
     def __init__(self, model: str, selector: str, encoding: str | None, **more: Any) -> None:
         check_vllm()
-        plugin = import_module(PLUGIN)
-        settings = plugin.engine_arguments(model, selector=selector, encoding=encoding, **more)
-        os.environ.update(plugin.variables())  # read when vLLM is imported
+        settings = engine_arguments(model, selector=selector, encoding=encoding, **more)
+        os.environ.update(variables())  # read when vLLM is imported
         from vllm import LLM
 
         self.llm = LLM(**settings)
-        front = import_module(f"{PLUGIN}.choosing").front_chooser(model, selector, encoding, None)
-        self.chooser, self.memory = front.chooser, Memory()
+        self.chooser, self.memory = front_chooser(model, selector, encoding, None).chooser, Memory()
 
     def encode(self, wanted: Wanted, images: Sequence[Image.Image]) -> tuple[dict[str, Any], list[Any]]:
         """What vLLM is asked, with one placeholder an image, and what will be kept of each."""

@@ -99,9 +99,8 @@ class Results:
         """Whether the row has been answered; ValueError where its id stands for something else."""
         known = self.done.get(wanted["id"])
         if known is not None and known != said_of(wanted):
-            raise ValueError(
-                f"{self.path.name} holds {wanted['id']!r} with another question, image, dial or model: give another OUT"
-            )
+            held = f"{self.path.name} holds {wanted['id']!r}"
+            raise ValueError(f"{held} with another question, image, dial or model: give another OUT")
         return known is not None
 
     # ---------------------------------------------------------------- lines
@@ -152,8 +151,8 @@ class Results:
         lines = self._lines(but=there)
         if self.lines.stat().st_size:
             with whole_file(self.path) as place, parquet.ParquetWriter(str(place), schema, compression="zstd") as out:
-                for batch in self._batches():
-                    out.write_batch(batch)
+                for batch in self._batches():  # which others may have written again, in types of their own
+                    out.write_table(arrow.Table.from_batches([batch]).cast(schema))
                 while several := [_typed(one) for one in islice(lines, AT_ONCE)]:
                     out.write_table(arrow.Table.from_pylist(several, schema=schema))
         with contextlib.suppress(PermissionError):  # where open files stay; its ids are known

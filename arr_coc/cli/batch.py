@@ -81,7 +81,7 @@ def batch(
     results, rows = Results(out), partial(read_asked, source, tuple(question or ()))
     next(rows(), None)  # what is wrong with the file as a whole is told before anything is written
     folder = (images or (place if place.is_dir() else place.parent)).resolve()
-    named = Path(model)
+    named = Path(model).absolute()
     load = partial(load_engine, engine, str(named.resolve()) if named.exists() else model, selector, encoding)
     job = BatchJob(load, named.name if named.exists() else model, dial, folder, max_new_tokens, size or SIZES[engine])
     begin_long_run(quiet)

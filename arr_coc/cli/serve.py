@@ -57,27 +57,26 @@ def serve(
 
     ARR_COC_API_KEY="a long key" arr-coc serve --host 0.0.0.0 --allow-media-domains images.example.org
     """
-    from arr_coc.gateway import check_port, check_secret, is_loopback
-
     chosen = pick_engine(engine)
     dial = None if keep is None else typed.parse_keep(keep)
     check_selector(selector, encoding)
     check_model(model, quiet)
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise ValueError("the server needs FastAPI and uvicorn: pip install 'arr-coc[serve]'")
+    from arr_coc.gateway import check_port, check_secret, is_loopback
+
     check_port(host, port)
     check_secret(host, api_key, "key", KEY)
     set_verbosity(quiet)
-    name, tell = Path(model).name if Path(model).exists() else model, teller(quiet)
+    name, tell = Path(model).absolute().name if Path(model).exists() else model, teller(quiet)
     address = f"{address_of(host, port)}/v1"
     domains = tuple(allow_media_domains or ())
     if chosen == "vllm":
-        from arr_coc.vllm import engine_arguments, server_command, variables
-        from arr_coc.vllm.gate import LIMIT, LOCAL
+        from arr_coc.vllm import engine_arguments, gate, server_command, variables
 
         how = engine_arguments(model, dial or "auto", selector=selector, encoding=encoding, images=max_images)
         words = server_command(how, name, host, port, max_tokens, domains)
-        own = {LIMIT: str(max_body << 20), LOCAL: str(int(is_loopback(host))), "VLLM_API_KEY": api_key or ""}
+        own = {gate.LIMIT: str(max_body << 20), gate.LOCAL: str(int(is_loopback(host))), gate.KEY: api_key or ""}
         tell(shlex.join(words))
         tell(f"{name} will answer at {address} (Ctrl-C ends it)")
         os.execve(words[0], words, {**os.environ, **variables(), **own})

@@ -33,7 +33,7 @@ CALLED = {
 }
 SHORT = (  # how people write in haste, and what is meant; letters of either case
     (re.compile(r"\b(what|which|where|how|there|that)['\u2019]?s\b", re.I), r"\1 is"),
-    (re.compile(r"^\W*(?:the )?colou?r of (.+?)\W*$", re.I), r"What is the colour of \1?"),
+    (re.compile(r"^\W*(?:the )?colou?r of (.*\w)\W*$", re.I), r"What is the colour of \1?"),
     (re.compile(r"^\W*how many (\w+)\W*$", re.I), r"How many \1 are there?"),
     (re.compile(r"\bwhich words are\b", re.I), "which word is"),
 )

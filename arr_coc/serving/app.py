@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from arr_coc.gateway import Exchange, hurry, is_secret
+from arr_coc.gateway import Exchange, hurry
 from arr_coc.images.reader import read_image
 from arr_coc.serving.engine import Delivered, Finished, Ticket
 from arr_coc.serving.fetching import image_bytes
@@ -34,7 +34,6 @@ Made = TypeVar("Made")
 MOST_BODIES = 256 << 20  # bytes of the bodies of all requests at once, but any body alone
 MOST_OPEN = 64  # requests at once, those whose body is on its way among them; beyond, it still says how it is
 LAST_SECONDS = 120  # for what runs, once the system asks to end
-OPEN_PATHS = ("/health",)  # without the key
 LEFT = 499  # the status of a request whose client did not wait, for the metrics alone
 
 
@@ -57,7 +56,7 @@ class ApiExchange(Exchange):
         self, service: Service, others: set["ApiExchange"], scope: Scope, receive: Receive, send: Send
     ) -> None:
         super().__init__(scope, receive, send, service.limits.body, service.local)
-        self.service, self.others, self.status = service, others, 0
+        self.key, self.others, self.status = service.key, others, 0
 
     def is_crowded(self, size: int) -> bool:
         """Whether a body of that size is too much beside those of the others."""
@@ -65,10 +64,8 @@ class ApiExchange(Exchange):
         return bool(held) and held + size > MOST_BODIES
 
     def wrong(self) -> dict[int, bool]:
-        key, given = self.service.key, self.headers.get("authorization", "")
-        is_let_in = key is None or self.path in OPEN_PATHS or is_secret(given, f"Bearer {key}")
         full = len(self.others) >= MOST_OPEN or self.is_crowded(self.size)
-        return {401: not is_let_in, 429: full and self.scope["method"] == "POST", **super().wrong()}
+        return super().wrong() | {429: full and self.scope["method"] == "POST"}
 
     async def receive(self) -> Message:
         reading = not self.whole
@@ -76,7 +73,7 @@ class ApiExchange(Exchange):
         return await self._cut(429) if reading and self.is_crowded(self.got) else message
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"] == "http.response.start" and not self.answered:
             self.status = message["status"]
         if self.status != 500:
             await super().send(message)
@@ -109,7 +106,7 @@ class Doorkeeper:
 
 
 class Visit:
-    """One request inside: its place in the line, and what is delivered to it. Released however it ends."""
+    """One request inside: its place in the line, and what is delivered to it. Closed however it ends."""
 
     def __init__(self, service: Service, wanted: Wanted, chooses: bool = False) -> None:
         self.service, self.wanted, self.chooses = service, wanted, chooses
@@ -132,11 +129,7 @@ class Visit:
             self._ticket = Ticket(wanted, inputs, deliver, self.chooses, line.engine.length(wanted, inputs))
             line.join(self._ticket)
         except ValueError as error:
-            self.release()
             raise ApiError(str(error)) from None
-        except BaseException:
-            self.release()
-            raise
 
     async def pieces(self) -> AsyncIterator[str | Finished]:
         """Of a streamed answer as they come; at last, for any, the outcome."""
@@ -151,12 +144,9 @@ class Visit:
             yield item
 
     async def whole(self) -> Finished:
-        """All at once."""
+        """All at once. The place is kept until it has been told: a picture of it takes memory, too."""
         await self.enter()
-        try:
-            *_, outcome = [item async for item in self.pieces()]
-        finally:
-            self.release()
+        *_, outcome = [item async for item in self.pieces()]
         assert isinstance(outcome, Finished)
         return outcome
 
@@ -176,11 +166,12 @@ class Visit:
             yield f"data: {json.dumps(error.body())}\n\n"
         yield "data: [DONE]\n\n"
 
-    def release(self) -> None:
+    def close(self) -> None:
         if self._ticket is not None:
             self._ticket.left.set()
             self.service.line.metrics.add("left_total")
-        self.service.line.give_back(self)
+        self.service.line.give_back(self, self._ticket)
+        self._ticket = None
 
 
 def _read(wanted: Wanted, service: Service) -> list[Image.Image]:
@@ -213,19 +204,17 @@ async def unless_left(request: Request, work: Coroutine[Any, Any, Made]) -> Made
 
 
 class Streamed(StreamingResponse):
-    """Events of a visit, which is released however they end, and even if none is ever sent."""
+    """Events of a visit, which is closed however they end, and even if none is ever sent."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[str], release: Callable[[], None]) -> None:
-        super().__init__(events, headers={"cache-control": "no-store"})
-        self.release = release
+    def __init__(self, visit: Visit) -> None:
+        super().__init__(visit.events(), headers={"cache-control": "no-store"})
+        self.visit = visit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
+        with closing(self.visit):
             await super().__call__(scope, receive, send)
-        finally:
-            self.release()
 
 
 # ---------------------------------------------------------------- paths
@@ -234,7 +223,7 @@ class Streamed(StreamingResponse):
 async def _body(request: Request) -> Any:
     raw = await request.body()
     try:
-        return await asyncio.to_thread(json.loads, raw)
+        return json.loads(raw)  # here: no thread reads beside it, and what is read takes up to 30 times the body
     except (ValueError, RecursionError):
         raise ApiError("the body is no JSON that can be read: send a JSON object") from None
 
@@ -260,26 +249,28 @@ def build(service: Service) -> ASGIApp:
         await asyncio.to_thread(line.close)
 
     quiet: dict[str, Any] = {"openapi_url": None, "docs_url": None, "redoc_url": None, "redirect_slashes": False}
-    app = FastAPI(
-        **quiet, lifespan=lifespan, exception_handlers=dict.fromkeys((ApiError, HTTPException, ClientDisconnect), _told)
-    )
+    told: Any = dict.fromkeys((ApiError, HTTPException, ClientDisconnect), _told)
+    app = FastAPI(**quiet, lifespan=lifespan, exception_handlers=told)
     served = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "arr-coc"}
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         visit = Visit(service, read_chat(await _body(request), service.limits, name))
-        if visit.wanted.stream:
+        with ExitStack() as leaving:
+            leaving.callback(visit.close)
+            if not visit.wanted.stream:
+                return JSONResponse(Chat(name).whole(await unless_left(request, visit.whole())))
             await unless_left(request, visit.enter())
-            return Streamed(visit.events(), visit.release)
-        return JSONResponse(Chat(name).whole(await unless_left(request, visit.whole())))
+            leaving.pop_all()
+            return Streamed(visit)
 
     @app.post("/v1/arr_coc/select")
     async def select(request: Request) -> Response:
         visit = Visit(service, read_choice(await _body(request), service.limits, name), chooses=True)
-        outcome = await unless_left(request, visit.whole())
-        asked = visit.wanted.question if visit.wanted.overlay else None
-        told = await asyncio.to_thread(choice, name, outcome, visit.pictures, asked)
-        return JSONResponse(told)
+        with closing(visit):
+            outcome = await unless_left(request, visit.whole())
+            asked = visit.wanted.question if visit.wanted.overlay else None
+            return JSONResponse(await asyncio.to_thread(choice, name, outcome, visit.pictures, asked))
 
     @app.get("/v1/models")
     async def models() -> Response:

@@ -121,11 +121,14 @@ class InProcessEngine:
         options = {"max_new_tokens": most, "stopping_criteria": [streamer], **wanted[0].options}
         inputs = together([ticket.inputs for ticket in batch], self.tokenizer.pad_token_id or 0)
         answers = self.owner.answer_rows(inputs, options, [self._dial(one) for one in wanted], streamer)
+        outcomes = []
         for ticket, row, answer in zip(batch, rows, answers, strict=True):
             seen = self._seen(ticket, answer.selection)
             told = (*answer.notices, *self.owner.unfamiliar(ticket.inputs, ticket.wanted.question))
             shared = {part: ms / len(batch) for part, ms in answer.timings_ms.items()}
-            ticket.deliver(Finished(row.text, row.ended, seen, len(row.ids), answer.selection, shared, told))
+            outcomes.append(Finished(row.text, row.ended, seen, len(row.ids), answer.selection, shared, told))
+        for ticket, outcome in zip(batch, outcomes, strict=True):  # all or none: what goes wrong is tried again
+            ticket.deliver(outcome)
 
     def choose(self, ticket: Ticket) -> Finished:
         images = self.owner.choose(ticket.inputs, keep=self._dial(ticket.wanted))

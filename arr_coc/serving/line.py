@@ -61,34 +61,35 @@ class Line:
                 raise self._refuse()
             self.taken[who] = pixels
 
-    def give_back(self, who: object) -> None:
-        self.taken.pop(who, None)
+    def give_back(self, who: object, ticket: Ticket | None) -> None:
+        """The place, and the ticket if it waits: its images take memory as long as it does."""
+        with self._changed:
+            self.taken.pop(who, None)
+            if ticket is not None and ticket in self.waiting:
+                self.waiting.remove(ticket)
 
     def join(self, ticket: Ticket) -> None:
         with self._changed:
             self.waiting.append(ticket)
             self._changed.notify()
 
-    def close(self) -> None:
-        """After those who wait now."""
+    def close(self, at_once: bool = False) -> None:
+        """After those who wait now; `at_once`: after those who are being answered."""
         with self._changed:
             self._closed = True
+            if at_once:
+                self.waiting.clear()
             self._changed.notify()
         self._thread.join()
 
     def _next(self) -> list[Ticket]:
         """Whoever waits longest and others that go with it; nobody once it is closed."""
         with self._changed:
-            while True:
-                while self.waiting and self.waiting[0].left.is_set():
-                    self.waiting.popleft()
-                if self.waiting or self._closed:
-                    break
-                self._changed.wait()
+            self._changed.wait_for(lambda: self.waiting or self._closed)
             if not self.waiting:
                 return []
             first = self.waiting[0]
-            fit = [one for one in self.waiting if one is first or (one.goes_with(first) and not one.left.is_set())]
+            fit = [one for one in self.waiting if one is first or one.goes_with(first)]
             # The same question first: its answers are about as long, and a batch takes as many steps as its longest.
             batch = sorted(fit, key=lambda one: one.wanted.question != first.wanted.question)[: self.batch]
             for ticket in batch:
@@ -108,18 +109,22 @@ class Line:
                 batch[0].deliver(self.engine.choose(batch[0]))
             else:
                 self.engine.answer(batch)
+            return
         except Exception as error:
+            told: Exception = error
             if is_device_lost(error) and not self.lost:
                 self.lost = True
                 logger.error("the device is lost, and the server must be started anew", exc_info=error)
             if is_out_of_memory(error):
-                release_memory()
-                error = ApiError("out of memory: keep fewer tokens, or send a smaller image", 503)
-            for ticket in batch:
-                if len(batch) > 1 and not ticket.spoke.is_set() and not self.lost:
-                    self._serve([ticket])
-                else:
-                    ticket.deliver(error)
+                told = ApiError("out of memory: keep fewer tokens, or send a smaller image", 503)
+        # Outside the handler: what ran out of memory is still held by the error's traceback inside it.
+        if isinstance(told, ApiError):
+            release_memory()
+        for ticket in batch:
+            if len(batch) > 1 and not ticket.spoke.is_set() and not self.lost:
+                self._serve([ticket])
+            else:
+                ticket.deliver(told)
 
     def note(self, outcome: Finished) -> None:
         """Count what came of a request."""
@@ -132,7 +137,6 @@ class Line:
 
     def gauges(self) -> dict[str, float]:
         memory = self.engine.memory
-        well = {"lost": 0 if self.is_well else 1}
-        places = {**well, "places_taken": len(self.taken), "waiting": len(self.waiting)}
+        places = {"lost": 0 if self.is_well else 1, "places_taken": len(self.taken), "waiting": len(self.waiting)}
         looks = {"cache_hits_total": memory.hits, "cache_misses_total": memory.misses}
         return {**places, "cache_bytes": memory.size, **looks}

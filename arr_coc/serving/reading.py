@@ -97,9 +97,9 @@ def read_chat(body: Any, limits: Limits, model: str) -> Wanted:
     _check(fits, "stop", f"give up to {MOST_STOPS} texts of up to {MOST_STOP} characters")
     stream, options = given.get("stream", False), given.get("stream_options", {})
     _check(isinstance(stream, bool), "stream", "give true or false")
-    _check(
-        isinstance(options, dict) and set(options) <= {"include_usage"}, "stream_options", "give include_usage alone"
-    )
+    fits = isinstance(options, dict) and set(options) <= {"include_usage"}
+    fits = fits and options.get("include_usage") in (None, True, False)
+    _check(fits, "stream_options", "give include_usage alone, true or false")
     warmth, top_p = (float(given[name]) if name in given else None for name in ("temperature", "top_p"))
     warmth = 0.0 if warmth is not None and warmth < LEAST_TEMPERATURE else warmth
     settings: list[Any] = [most, warmth, top_p, seed, tuple(stop), stream, options.get("include_usage") is True]
@@ -128,10 +128,9 @@ def _fields(body: Any, known: set[str], model: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise ApiError("the body is no JSON object: send model and messages")
     given = {name: value for name, value in body.items() if value is not None and NEUTRAL.get(name, ...) != value}
+    leave = f"it is not known here; leave it out. Known are {', '.join(sorted(known))}"
     for name in given:
-        _check(
-            name in known, str(name)[:50], f"it is not known here; leave it out. Known are {', '.join(sorted(known))}"
-        )
+        _check(name in known, str(name)[:50], leave)
     if given.get("model") != model:
         raise ApiError(f"no such model here: give model {model!r}", 404, "model", "model_not_found")
     return given

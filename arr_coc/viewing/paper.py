@@ -55,9 +55,10 @@ def fitted(image: Image.Image, longest: int = LONGEST) -> Image.Image:
 
 def wrap(text: str, width: int, face: ImageFont.FreeTypeFont, most: int) -> list[str]:
     """The text in at most `most` lines of at most `width` px; words too long are broken, a text too long is cut."""
-    lines, line = [], ""
+    lines: list[str] = []
+    line = ""
     for word in text.split():
-        while word:
+        while word and len(lines) <= most:
             longer = f"{line} {word}" if line else word
             if face.getlength(longer) <= width:
                 line, word = longer, ""
@@ -65,7 +66,8 @@ def wrap(text: str, width: int, face: ImageFont.FreeTypeFont, most: int) -> list
                 lines.append(line)
                 line = ""
             else:
-                fits = max(1, next(n for n in range(len(word), -1, -1) if face.getlength(word[:n]) <= width))
+                sizes = range(min(len(word), width), 0, -1)  # of a word without end, all would be too many
+                fits = next((n for n in sizes if face.getlength(word[:n]) <= width), 1)
                 lines.append(word[:fits])
                 word = word[fits:]
     lines += [line] if line else []

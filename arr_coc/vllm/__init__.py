@@ -81,9 +81,8 @@ def engine_arguments(
     known = settings_of(selector)[0] in {"auto", *SELECTORS}
     if not known or encoding not in (None, "auto", "sparse"):
         how = "leave --encoding out" if known else "leave --selector out"
-        raise ValueError(
-            f"selector {selector!r}, encoding {encoding!r}: vLLM takes windows chosen before the ViT; {how}"
-        )
+        given = f"selector {selector!r}, encoding {encoding!r}"
+        raise ValueError(f"{given}: vLLM takes windows chosen before the ViT; {how}")
     base = find_unadapted(model)
     if (family := family_of(base)) not in ARCHITECTURES:
         raise ValueError(f"{family}: vLLM chooses for {' and '.join(ARCHITECTURES)}; serve it with --engine plain")

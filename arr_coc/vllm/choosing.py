@@ -47,10 +47,8 @@ class FrontChooser:
         self.chooser, self.memory = chooser, Memory()
         config, selector = chooser.arr_coc_config, chooser.selector
         if chooser.encoding != "sparse" or selector.resizes or selector.reads_evidence:
-            how = f"selector {selector.name!r} with encoding {chooser.encoding!r}"
-            raise ValueError(
-                f"{how}: vLLM takes windows alone, chosen before the ViT; leave --selector and --encoding out"
-            )
+            how = f"selector {selector.name!r} with encoding {chooser.encoding!r}: vLLM takes windows alone"
+            raise ValueError(f"{how}, chosen before the ViT; leave --selector and --encoding out")
         if config.position_policy != "original":
             raise ValueError(f"position_policy={config.position_policy!r}: vLLM is given the original positions alone")
 
@@ -103,14 +101,11 @@ class FrontChooser:
 
     def _expanded(self, ids: Sequence[int], grids: Tensor) -> Tensor:
         """The prompt with as many placeholders as the images have cells."""
-        token, cells = (
-            self.chooser.model.config.image_token_id,
-            (grids.prod(-1) // self.chooser.geometry.window).tolist(),
-        )
+        token = self.chooser.model.config.image_token_id
+        cells = (grids.prod(-1) // self.chooser.geometry.window).tolist()
         if ids.count(token) != len(cells):
-            raise ValueError(
-                f"{ids.count(token)} image placeholders for {len(cells)} images: leave <|image_pad|> out of texts"
-            )
+            found = f"{ids.count(token)} image placeholders for {len(cells)} images"
+            raise ValueError(f"{found}: leave <|image_pad|> out of texts")
         counts = iter(cells)
         return torch.tensor([[one for one in ids for _ in range(next(counts) if one == token else 1)]])
 

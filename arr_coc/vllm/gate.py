@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from arr_coc.gateway import Exchange
 
 LIMIT, LOCAL = "ARR_COC_MAX_BODY", "ARR_COC_LOCAL"  # variables: bytes of a body, 1 where it is for this machine alone
+KEY = "VLLM_API_KEY"  # vLLM itself asks for it under /v1 alone, and answers elsewhere too (/invocations)
 BODY = 32 << 20
 
 
@@ -45,13 +46,14 @@ class FrontGate:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app, self.limit = app, int(os.environ.get(LIMIT, BODY))
-        self.local = os.environ.get(LOCAL) == "1"
+        self.local, self.key = os.environ.get(LOCAL) == "1", os.environ.get(KEY)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         exchange = GatedExchange(scope, receive, send, self.limit, self.local)
+        exchange.key = None if scope["method"] == "OPTIONS" else self.key  # browsers ask for leave without it
         if await exchange.is_fit():
             await exchange.run(self._read if scope["method"] == "POST" else self.app)
 

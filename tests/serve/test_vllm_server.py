@@ -132,9 +132,9 @@ def test_sixteen_at_once_asynchronous(settings, pictures, cases):
         check(case, one.choices[0].message.content, one.usage)
 
 
-def post(served, body, **headers):
+def post(served, body, path="/v1/chat/completions", **headers):
     head = {"authorization": f"Bearer {KEY}", **headers}
-    return httpx.post(f"{served[0]}/v1/chat/completions", json=body, headers=head, timeout=120)
+    return httpx.post(served[0] + path, json=body, headers=head, timeout=120)
 
 
 def test_the_plain_one_of_javascript_is_all(served, pictures, cases):
@@ -161,7 +161,9 @@ def test_what_is_refused(served, pictures):
         assert re.search(why, answer.json()["error"]["message"])
         assert "Traceback" not in answer.text
     assert post(served, given | {"model": "gpt"}).status_code == 404
-    assert post(served, given, authorization="Bearer no").status_code == 401
+    for path in ("/v1/chat/completions", "/invocations", "/tokenize"):
+        assert post(served, given, path, authorization="Bearer no").status_code == 401
+    assert post(served, given, "/invocations").status_code == 200, "it answers there too"
     assert post(served, given, host="example.org").status_code == 403
     large = post(served, {"model": "x" * (33 << 20)})
     assert (large.status_code, "32 MB" in large.json()["error"]["message"]) == (413, True)
