@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arr_coc.cli.terminal import is_terminal
+from arr_coc.data import FORMS
 from arr_coc.images.headers import VIDEOS
 from arr_coc.qwen.finding import go_offline
 
@@ -39,10 +40,7 @@ def _offline(wanted: bool) -> bool:
 Texts = list[str] | None  # of an option that may be repeated
 Numbers = list[int] | None
 MODELS = "mini, a folder with a Qwen3-VL, or a hub id"
-DATA = (
-    "scenes, coco:BOXES.json:IMAGES, vqa:QUESTIONS.json:ANSWERS.json:IMAGES, docvqa:FILE.json:IMAGES, "
-    "chartqa:FILE.json:IMAGES or jsonl:FILE"
-)
+DATA = ", ".join(FORMS.values())
 METRICS = ("exact", "normal", "contains", "choice", "anls", "relaxed", "vqa")
 Metric = Annotated[str | None, typer.Option(help=f"Of files: {', '.join(METRICS)}; by their kind if left out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
