@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import math
 import re
 import threading
 import time
@@ -39,6 +40,7 @@ from arr_coc.demo.models import Models, choosable_selectors, labels
 from arr_coc.demo.telling import Known, about, figures, note, notices, short_message
 from arr_coc.gateway import is_loopback
 from arr_coc.qwen import ARRCOCQwen
+from arr_coc.qwen.clips import ClipForm
 from arr_coc.viewing import homunculus, texture_sheet
 
 HAND = "What colour is the hand?"
@@ -115,7 +117,7 @@ def test_without_pyav_a_gif_is_answered_without_a_player(models, played, monkeyp
     assert told.moments.width > 600
 
 
-def test_a_clip_is_looked_at_within_limits(models, tmp_path):
+def test_a_clip_is_looked_at_within_limits(models, tmp_path, monkeypatch):
     """Of a long one 32 frames, of a large one so many pixels as 32 of 512 x 512 have."""
     frames = [Image.new("RGB", (640, 640), (n, 99, 0)) for n in range(80)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:], duration=500)
@@ -125,6 +127,9 @@ def test_a_clip_is_looked_at_within_limits(models, tmp_path):
     with models.use("mini") as owner:
         answer = owner.choose(clip, "what?", keep=0.1)
         assert count_tokens(owner.processor, clip) == sum(one.tokens_total for one in answer)
+        sees_more = replace(ClipForm.of(owner.processor), most=2**30)
+    monkeypatch.setattr(ClipForm, "of", lambda _: sees_more)
+    assert 32 * math.prod(models.fit("mini")(32, 4096, 4096)) <= 2**23  # on the page
 
 
 def test_a_clip_is_compared_and_the_microscope_says_that_it_looks_at_images(models, played):
