@@ -83,7 +83,10 @@ SALIENCY = {"spectral_residual": 4.0, "colour_contrast": 4.0, "local_contrast": 
 """How much each saliency channel that a set has decides in an untrained scorer."""
 CONTRASTS = ("spectral_residual", "colour_contrast", "local_contrast")
 LOOKED_AT = ("saliency", "text_likelihood")
-READ = 1 / 8  # letters count as four times the mean share of gaze: more, and photographs lose; less, and titles do
+BLANK = 0.03  # detail under which a sample is blank: four grey levels either way, as paper has in a photograph of it
+APART = 1 / 32  # what lies in blank ground counts as the mean share of gaze, and
+READ = 1 / 4  # letters there as eight times that: more, and photographs lose; less, and titles do
+LOWER = 0.5  # by how much less at the bottom of an image than at its top: pages are read from there
 
 
 def with_gaze(channels: int) -> tuple[str, ...]:
@@ -101,10 +104,21 @@ def stands_out(pyramid: TexturePyramid) -> Tensor:
     """What stands out to people, with nothing trained on the model: `[B, H, W]` in [0, 1].
 
     Where people would look at a photograph, or read, times the mean contrast with what lies around. Gaze was learned
-    from photographs alone: without contrast it misses the titles of pages, without letters small print.
+    from photographs alone: without contrast it misses the titles of pages, without letters small print. Letters count
+    as far as there is blank ground beside them: titles and headings stand apart, grass and gravel look like print.
     """
     gaze_BHW, letters_BHW = (pyramid.cell_BCHW[:, pyramid.names.index(name)] for name in LOOKED_AT)
-    return saliency(pyramid, CONTRASTS) * (gaze_BHW + READ * letters_BHW).clamp(max=1)
+    height = gaze_BHW.shape[1]
+    row_H1 = (torch.arange(height, device=gaze_BHW.device).unsqueeze(1) + 0.5) / height
+    set_apart_BHW = (APART + READ * letters_BHW) * beside_blank(pyramid) * (1 - LOWER * row_H1)
+    return saliency(pyramid, CONTRASTS) * (gaze_BHW + set_apart_BHW).clamp(max=1)
+
+
+def beside_blank(pyramid: TexturePyramid) -> Tensor:
+    """The share of blank samples in a cell and the eight around it, `[B, H, W]`."""
+    place = next(pyramid.names.index(name) for name in DETAIL if name in pyramid.names)
+    blank_BHW = F.avg_pool2d((pyramid.fine_BChw[:, place] < BLANK).float(), FINE)
+    return F.avg_pool2d(blank_BHW, 3, stride=1, padding=1, count_include_pad=False)
 
 
 class PerspectivalScorer(nn.Module):

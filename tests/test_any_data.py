@@ -142,6 +142,11 @@ def test_one_image_with_one_question_is_learned_from(tmp_path):
         ("contains", "The door in the picture is red.", ["red"], 1.0),
         ("contains", "It was discoloured.", ["red"], 0.0),
         ("contains", "There are two dogs.", ["2"], 1.0),
+        ("contains", "It cost $1,200.", ["1200"], 1.0),
+        ("contains", "答えは赤い車です。", ["赤い車"], 1.0),  # nothing parts words here
+        ("contains", "빨간색입니다", ["빨간색"], 1.0),
+        ("contains", "答えは青い車です。", ["赤い車"], 0.0),
+        ("contains", "C'est un cafe\u0301.", ["caf\u00e9"], 1.0),
         ("anls", "INVOICE 12", ["invoice 13"], 0.9),
         ("anls", "nothing like it", ["invoice 13"], 0.0),
         ("relaxed", "104", ["100"], 1.0),
@@ -162,6 +167,8 @@ COLOURS = ("red", "dark red", "blue", "a dog")
         ("B", 1), ("b", None), ("(B)", 1), ("B. dark red", 1), ("B) because it is", 1), ("**", None), ("A dog", 3),
         ("The answer is C.", 2), ("Answer: (C)", 2), ("the right option is B", 1), ("blue", 2), ("It is dark red.", 1),
         ("red", 0), ("red or blue", None), ("Z", None), ("", None), ("A", 0), ("a DOG!", 3),
+        ("**B**", 1), ("The correct answer is **B**.", 1), ("**B.** dark red", 1), ("(b)", 1), ("answer: c", 2),
+        ("The answer is a dog.", 3), ("Answer: A dog", 3), ("Option A is right", 0), ("Option A is it, not blue", 0),
     ],
 )  # fmt: skip
 def test_a_choice_is_named_by_letter_or_by_text(given, named):

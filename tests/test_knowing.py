@@ -5,8 +5,24 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.config import SCORERS
-from arr_coc.knowing import ROUNDS, SHARED, Deliberation, Knowing, QuestionPooler, at_most, listening_dtype
-from arr_coc.records import QuestionTokens
+from arr_coc.knowing import (
+    APART,
+    CONTRASTS,
+    LOOKED_AT,
+    LOWER,
+    READ,
+    ROUNDS,
+    SHARED,
+    Deliberation,
+    Knowing,
+    QuestionPooler,
+    at_most,
+    beside_blank,
+    listening_dtype,
+    stands_out,
+    with_gaze,
+)
+from arr_coc.records import QuestionTokens, TexturePyramid
 from arr_coc.texture import texture_pyramid
 
 DIM = 24
@@ -139,6 +155,35 @@ def test_untrained_what_stands_out_stands_out(knowing):
     image[:, 96:160, 96:160] = torch.tensor([0.9, 0.1, 0.1]).view(3, 1, 1)
     scores = knowing.perspectival(texture_pyramid(image, 8))[0]
     assert scores[3:5, 3:5].mean() > scores[0].mean() + 0.05
+
+
+def seen_as(letters: float, gaze: float, contrast: float) -> TexturePyramid:
+    """Four rows of four cells, alike all over, and nothing but paper inside them."""
+    values = dict.fromkeys(CONTRASTS, contrast) | dict(zip(LOOKED_AT, (gaze, letters), strict=True))
+    names = (*values, "within_cell_variance")
+    levels = [torch.zeros(1, len(names), side, side) for side in (16, 8, 4)]
+    for level in levels:
+        level[:, :-1] = torch.tensor(list(values.values())).view(1, -1, 1, 1)
+    return TexturePyramid(*levels, names, torch.ones(1))
+
+
+def test_gaze_and_what_is_read_stand_out_where_there_is_contrast_and_the_first_rows_more():
+    rows = 1 - LOWER * torch.tensor([0.125, 0.375, 0.625, 0.875]).view(1, 4, 1)
+    expected = 0.5 * (0.1 + (APART + READ * 0.8) * rows).expand(1, 4, 4)
+    torch.testing.assert_close(stands_out(seen_as(letters=0.8, gaze=0.1, contrast=0.5)), expected)
+    assert (stands_out(seen_as(letters=1.0, gaze=1.0, contrast=0.25)) == 0.25).all()  # at most the contrast
+    printed = seen_as(letters=0.8, gaze=0.1, contrast=0.5)
+    printed.fine_BChw[:, -1] = 0.2  # no paper anywhere: grass, gravel
+    torch.testing.assert_close(stands_out(printed), torch.full((1, 4, 4), 0.05))
+
+
+def test_blank_ground_is_counted_in_a_cell_and_around_it():
+    image = torch.full((3, 160, 256), 0.9)
+    image[:, :, :128] = torch.rand(3, 160, 128, generator=torch.Generator().manual_seed(0))
+    image += 0.01 * torch.rand(160, 256, generator=torch.Generator().manual_seed(1))  # grain of a photograph of paper
+    for channels in (13, 40):
+        found = beside_blank(texture_pyramid(image, (5, 8), with_gaze(channels)))
+        torch.testing.assert_close(found, torch.tensor([0, 0, 0, 1 / 3, 2 / 3, 1, 1, 1]).expand(1, 5, 8))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "learned", "lm"])

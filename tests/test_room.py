@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -146,6 +149,58 @@ def train_and_say(config, out, told) -> None:
             told.write_text(json.dumps([child.pid for child in psutil.Process().children(recursive=True)]))
 
     train_selector(config, Places(out), say, device="cpu")
+
+
+def lose_a_worker(config, out, told) -> None:
+    """One of two workers is killed while the third step is made."""
+    learn, steps = Learning.learn, iter(range(10**6))
+
+    def learn_without(self, *arguments):
+        if next(steps) == 2:
+            os.kill(psutil.Process().children()[-1].pid, signal.SIGKILL)
+            time.sleep(0.5)
+        return learn(self, *arguments)
+
+    Learning.learn = learn_without
+    try:
+        train_selector(config, Places(out), str, device="cpu")
+    except NoRoom as why:
+        told.write_text(str(why))
+
+
+def test_a_run_whose_worker_is_killed_ends_the_step_saves_and_ends(model, tmp_path):
+    told = tmp_path / "told"
+    process = start(lose_a_worker, settings(model, steps=10**6, workers=2), tmp_path / "out", told, daemon=False)
+    process.join(120)
+    assert not process.is_alive()
+    said = re.fullmatch(r"a worker was killed, .*; step (\d+) is saved: repeat .*--workers 1", told.read_text())
+    newest = newest_checkpoint(tmp_path / "out" / "checkpoints")
+    assert int(newest.name.removeprefix("step-")) == int(said[1]) >= 3
+
+
+def test_images_that_workers_cannot_read_end_a_run_in_one_line(model, tmp_path):
+    """And the process with it: a worker that is left over would be waited for."""
+    data = questions_alone(tmp_path / "data")
+    for image in (tmp_path / "data").glob("*.png"):
+        image.write_bytes(image.read_bytes()[:200])  # a good header
+    words = [
+        "train",
+        "selector",
+        "--model",
+        str(model),
+        "--data",
+        data,
+        "--out",
+        str(tmp_path / "out"),
+        "--workers",
+        "1",
+    ]
+    words = [sys.executable, "-m", "arr_coc", *words, "--steps", "2", "--quiet"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == command.EXIT_BAD_INPUT
+    assert re.fullmatch(
+        r"arr-coc: \d+ images in a row do not decode, first .*; check the disk or copy them again\n", done.stderr
+    )
 
 
 def test_a_run_that_is_killed_takes_its_workers_along(model, tmp_path):

@@ -11,16 +11,18 @@ from arr_coc.evaluation.field.evidence import truth_cells
 from arr_coc.texture.saliency import WIDTHS
 from studies.saliency import choice
 from studies.saliency.gaze import METRICS, PLACES, Gaze, auc_judd, blurred, counted, judged, nss, on_places
-from studies.saliency.pages import SIZES, whole_page
+from studies.saliency.pages import DENSE, SIZES, dense_page, whole_page
 from studies.saliency.train import folded, learner, loss_of, other_light
 from studies.speed.textures import Launches
 from studies.text_channel import covered
 
 
 def test_a_page_says_where_it_is_written_and_the_rest_is_paper():
-    for kind, (width, height) in SIZES.items():
-        page = whole_page(3, kind)
-        boxes = [*page.titles, *page.lines, *page.figures]
+    for kind, (width, height) in {**SIZES, **DENSE}.items():
+        whole = whole_page if kind in SIZES else dense_page
+        page = whole(3, kind)
+        assert bool(page.headings) == (kind in DENSE)
+        boxes = [*page.titles, *page.headings, *page.lines, *page.figures]
         assert page.pixels.shape == (height, width, 3)
         assert all(0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height for x0, y0, x1, y1 in boxes)
         rest = page.pixels.copy()
@@ -28,8 +30,8 @@ def test_a_page_says_where_it_is_written_and_the_rest_is_paper():
         for x0, y0, x1, y1 in boxes:
             rest[y0 - 3 : y1 + 6, x0 - 3 : x1 + 3] = rest[-1, -1]
         assert (rest == rest[-1, -1]).all()
-        assert (whole_page(3, kind).pixels == page.pixels).all()
-        assert (whole_page(4, kind).pixels != page.pixels).any()
+        assert (whole(3, kind).pixels == page.pixels).all()
+        assert (whole(4, kind).pixels != page.pixels).any()
 
 
 def test_pages_and_photographs_are_asked_nothing_and_have_a_truth(tmp_path, monkeypatch):
@@ -43,6 +45,8 @@ def test_pages_and_photographs_are_asked_nothing_and_have_a_truth(tmp_path, monk
         *choice.drawn_pages("train"),
         *choice.whole_pages(0, False),
         *choice.whole_pages(0, True),
+        *choice.dense_pages(0, "titles"),
+        *choice.dense_pages(0, "headings"),
     ]
     assert len(truth_cells(several[0].queries[0], (4, 6))) == 3
     for one in several:
@@ -50,7 +54,7 @@ def test_pages_and_photographs_are_asked_nothing_and_have_a_truth(tmp_path, monk
         assert query.text == ""
         assert one.read().shape == (*one.size[::-1], 3)
         assert 0 < len(truth_cells(query, (24, 24))) < 24 * 24
-    assert len(several) == 7
+    assert len(several) == 11
 
 
 def looked_at(x, y, count=30):

@@ -132,7 +132,7 @@ def test_images_that_do_not_decode_are_told_and_end_the_run_where_they_are_too_m
     lines = run(config, tmp_path / "out")
     assert sum("3.png" in line for line in lines) == 1, "told once, though every round meets it"
     cut_short(tmp_path / "data" / "4.png")
-    with pytest.raises(ValueError, match=r"2 images do not decode, over max_broken=0\.13: first rows\.jsonl:"):
+    with pytest.raises(ValueError, match=r"2 rows have images that do not decode, over max_broken=0\.13: first rows"):
         run(config, tmp_path / "too many")
 
 

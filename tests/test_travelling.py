@@ -74,6 +74,33 @@ def test_another_base_is_refused_by_name(places, tmp_path):
     assert "\n" not in str(refused.value)
 
 
+def test_a_base_that_is_gone_is_told_with_what_to_do(places, tmp_path):
+    base, moved = shutil.copytree(places / "base", tmp_path / "base"), shutil.copytree(places / "run", tmp_path / "run")
+    settings_file = moved / "arr_coc_config.json"
+    settings_file.write_text(settings_file.read_text().replace(str(places / "base"), str(base)))
+    base.rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        loading.ModelNotFound, match="run: the base of this adapter, 'base', is not where it was: write"
+    ):
+        ARRCOCQwen.from_pretrained(moved)
+    assert asked(ARRCOCQwen.from_pretrained(tmp_path / "elsewhere", adapter=moved))
+    settings_file.write_text(settings_file.read_text().replace(str(base), str(tmp_path / "elsewhere")))
+    assert asked(ARRCOCQwen.from_pretrained(moved))
+
+
+def test_an_adapter_is_no_base_to_train_on(places, tmp_path):
+    """Its layer would not be heard, and what comes out would name a base that is none."""
+    with pytest.raises(
+        ValueError, match=r"run is an adapter: give its base, .*base, as the model, and go on .*--init-from"
+    ):
+        run(settings(places / "run", steps=1), tmp_path / "out")
+
+
+def test_whoever_may_read_an_adapters_folder_may_read_its_weights(places):
+    modes = {path.name: path.stat().st_mode for path in (places / "run").glob("arr_coc*")}
+    assert modes["arr_coc.safetensors"] == modes["arr_coc_config.json"]
+
+
 def test_a_hub_holds_an_adapter_by_id(places, tmp_path, monkeypatch):
     """Sent as a folder, found by its id, with no path of this machine on its card."""
     monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: type("Made", (), {"repo_id": repo_id}))

@@ -155,7 +155,13 @@ def find_adapter(
         return resolve(source), config, layer
     if not config.base_model:
         raise ValueError(f"{folder.name}: an adapter that does not name its base_model; save it with save_base=True")
-    return resolve(config.base_model), config, layer
+    base = resolve(config.base_model)
+    if not Path(base).exists() and not could_be_on_a_hub(base):
+        raise ModelNotFound(
+            f"{folder.name}: the base of this adapter, {Path(base).name!r}, is not where it was: write where it is as "
+            f"base_model in {CONFIG_FILE}, or give both, as from_pretrained(base, adapter=...)"
+        )
+    return base, config, layer
 
 
 def adapter_folder(source: str | Path) -> Path | None:

@@ -73,6 +73,7 @@ def save_adapter(folder: Path, config: ARRCOCConfig, layer: ARRCOCLayer) -> None
         settings.write_text(config.as_json())
         card.write_text(model_card(config, layer))
         save_file(tensors, str(weights), metadata={"format": "pt", "library": f"arr-coc {__version__}"})
+        weights.chmod(settings.stat().st_mode)  # safetensors leaves what nobody else can read
 
 
 def load_adapter(folder: Path) -> tuple[ARRCOCConfig, ARRCOCLayer]:

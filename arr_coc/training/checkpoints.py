@@ -47,7 +47,7 @@ def told_if_not_saved(what: str) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise NotSaved(
-            f"{what} could not be written ({why}), earlier checkpoints are whole: make room, then repeat the command"
+            f"{what} could not be written ({why}), what was saved before is whole: make room, then repeat the command"
         ) from error
 
 

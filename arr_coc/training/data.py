@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -248,8 +249,8 @@ def stream_batches(
     batches: Dataset[list[GridGroup]], numbers: range, workers: int, pin: bool
 ) -> Generator[list[GridGroup], None, None]:
     """The batches of `numbers` in order, made by so many worker processes (0: here)."""
-    loader: DataLoader[list[GridGroup]] = DataLoader(
-        batches,
+    loader: DataLoader[list[GridGroup] | ValueError] = DataLoader(
+        Told(batches),
         batch_size=None,
         sampler=numbers,
         num_workers=workers,
@@ -258,7 +259,36 @@ def stream_batches(
         multiprocessing_context="fork" if workers else None,
         worker_init_fn=_leave_ending_to_the_run,
     )
-    yield from loader
+    listens = workers and hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGCHLD) if listens else None
+    made = iter(loader)
+    if listens:
+        # torch would raise at once where a worker dies, in the middle of a step as well, and half of one must not be
+        # saved: without its handler a batch that does not come says so.
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+    try:
+        for batch in made:
+            if isinstance(batch, ValueError):
+                raise batch
+            yield batch
+    finally:
+        # What was raised may hold the iterator until the process ends, and is then waited for by its workers: they do
+        # not listen to what would end them.
+        if workers:
+            made._shutdown_workers()  # type: ignore[attr-defined]
+
+
+class Told(Dataset[list[GridGroup] | ValueError]):
+    """Batches, or why there is none: an error that a worker raises arrives with its whole traceback as its message."""
+
+    def __init__(self, batches: Dataset[list[GridGroup]]) -> None:
+        self.batches = batches
+
+    def __getitem__(self, index: int) -> list[GridGroup] | ValueError:
+        try:
+            return self.batches[index]
+        except ValueError as why:
+            return why
 
 
 def _leave_ending_to_the_run(worker: int) -> None:
@@ -301,6 +331,6 @@ class LeftOut:
                 self.tell(f"left out: {line}", unreadable=line)
         if len(self.images) > self.data.most_unreadable:
             raise ValueError(
-                f"{len(self.images)} images do not decode, over max_broken={self.max_broken}: first "
+                f"{len(self.images)} rows have images that do not decode, over max_broken={self.max_broken}: first "
                 f"{next(iter(self.images))}; copy them again, or allow more"
             )

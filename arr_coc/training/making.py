@@ -109,7 +109,12 @@ class Base:
 def find_base(config: SelectorTrainConfig) -> Base:
     """The model's settings and its processor, within the run's limits of pixels."""
     if not config.model.startswith(SHAPE):
-        place = find_adapter(config.model)[0]
+        place, adapter, _ = find_adapter(config.model)
+        if adapter is not None and place != resolve(config.model):
+            raise ValueError(
+                f"{config.model} is an adapter: give its base, {adapter.base_model}, as the model, and go on from the "
+                f"adapter with --init-from {config.model}"
+            )
         stock, processor = read_config(place), load_processor(place)
     else:
         place = config.model.removeprefix(SHAPE)

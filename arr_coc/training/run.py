@@ -240,7 +240,7 @@ class Run:
             return {}
         found = self.watcher.look(self.step)
         recalls = ", ".join(f"{value:.3f} at {keep:.0%}" for keep, value in (found["recall"] or {}).items())
-        line = f"recall {recalls or 'unknown'}; auto keeps {found['auto_keep']:.1%}"
+        line = f"recall {recalls or 'not known without boxes'}; auto keeps {found['auto_keep']:.1%}"
         self.tell(line, step=self.step, held=found)
         return found
 

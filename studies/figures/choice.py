@@ -16,6 +16,8 @@ KINDS = {
     "drawn pages": "written or drawn, documents of the wide world",
     "whole pages": "written or drawn, papers, web pages, slides",
     "titles of whole pages": "titles of these",
+    "titles of dense pages": "titles of newspapers, reports, leaflets",
+    "headings of dense pages": "headings of these",
 }
 ASKED = {
     ("asked", "arr_coc"): "trained on questions alone",

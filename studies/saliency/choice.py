@@ -26,7 +26,7 @@ from arr_coc.evaluation.field.run import Samples
 from arr_coc.files import read_json_object, write_json
 from arr_coc.images.reader import read_image
 from arr_coc_scenes.types import Box
-from studies.saliency.pages import SIZES, whole_page
+from studies.saliency.pages import DENSE, SIZES, dense_page, whole_page
 from studies.text_channel import LAYOUTS
 from studies.wide.making import make_wide
 
@@ -78,6 +78,16 @@ def whole_pages(first: int, titles: bool) -> Iterator[Picture]:
         yield Picture(number, SIZES[kind], partial(np.array, page.pixels), unasked(boxes=shares(held, SIZES[kind])))
 
 
+def dense_pages(first: int, what: str) -> Iterator[Picture]:
+    """Newspapers, reports and leaflets: their "titles" or "headings"."""
+    for number in range(PAGES):
+        kind = list(DENSE)[number % len(DENSE)]
+        page = dense_page(first + number, kind)
+        yield Picture(
+            number, DENSE[kind], partial(np.array, page.pixels), unasked(boxes=shares(getattr(page, what), DENSE[kind]))
+        )
+
+
 def measured(gaze: Path, split: str) -> list[dict[str, Any]]:
     """Rows of every choice on every kind of pictures."""
     bench = EvidenceBench(FieldOptions(model="mini", selectors=("look_twice",), device="cpu", bar=False))
@@ -88,6 +98,8 @@ def measured(gaze: Path, split: str) -> list[dict[str, Any]]:
         "drawn pages": drawn_pages(drawn),
         "whole pages": whole_pages(first, False),
         "titles of whole pages": whole_pages(first, True),
+        "titles of dense pages": dense_pages(first, "titles"),
+        "headings of dense pages": dense_pages(first, "headings"),
     }
     rows = []
     for name, several in kinds.items():

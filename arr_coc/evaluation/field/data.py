@@ -13,12 +13,13 @@ f1        descriptions: over (colour, thing) pairs
 anls      documents: 1 less the edit distance over the longer length, 0 where that is 0.5 or less; best answer
 relaxed   charts: numbers within 5 %, texts exact, small letters
 vqa       VQAv2: mean over the people of min(1, others who said the same / 3)
-contains  an answer that stands in what was said, as whole words; else as `normal`
+contains  an answer that stands in what was said, as whole words where a script parts them; else as `normal`
 choice    one of several: by its letter, or by its text
 none      nobody knows the answer: only evidence counts
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ PROMPT_OF = dict.fromkeys(("vqa", "docvqa", "chartqa", "jsonl"), BRIEF)  # by th
 ANLS_LEAST = 0.5  # similarities up to here count as wrong
 RELAXED = 0.05  # of the expected number
 _ARTICLES = {"a", "an", "the"}
+# Thai to Burmese, Khmer, kana, Chinese; Korean parts words, and lets endings stick to them.
+UNPARTED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBERS = {"none": "0", **{word: str(number) for number, word in enumerate(_WORDS)}}
 
@@ -289,33 +292,42 @@ def vqa(given: str, answers: Sequence[str]) -> float:
 
 
 def vqa_plain(text: str) -> str:
-    """Small letters, digits for number words, no articles and no punctuation but inside numbers."""
-    text = re.sub(r"(?<!\d)[.,]|[.,](?!\d)|[^\w\s.,'-]", " ", text.lower())
+    """Small letters, digits for number words, no articles, and no punctuation but the point of a number."""
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", unicodedata.normalize("NFKC", text).lower())
+    text = re.sub(r"(?<!\d)[.,]|[.,](?!\d)|[^\w\s.,'-]", " ", text)
     words: Iterable[str] = (_NUMBERS.get(word, word) for word in text.split())
     return " ".join(word for word in words if word not in _ARTICLES)
 
 
+def holds(said: str, one: str) -> bool:
+    """Whether words stand in a text, both plain: as whole words, or anywhere in a script that does not part words."""
+    return bool(one) and (f" {one} " in f" {said} " or (UNPARTED.search(one) is not None and one in said))
+
+
 def contains(given: str, answers: Sequence[str]) -> float:
     """1 where it is one of the answers, or holds one as whole words: for models that answer in sentences."""
-    said = f" {vqa_plain(given)} "
-    wanted = [vqa_plain(answer) for answer in answers]
+    said = vqa_plain(given)
     same = any(_plain(given) == _plain(answer) for answer in answers)  # also of what is nothing but an article
-    return float(same or any(f" {one} " in said for one in wanted if one))
+    return float(same or any(holds(said, vqa_plain(answer)) for answer in answers))
 
 
 def chosen(given: str, choices: Sequence[str]) -> int | None:
     """Which of the choices an answer names, by its letter or else by its text; None where it names none, or several."""
-    letters = LETTERS[: len(choices)]
-    lettered = re.match(rf"\s*\(?([{letters}])(?:\s*$|[.):,]|\*)", given) or re.search(
-        rf"\b(?:answer|option|choice)(?:\s+is)?\s*:?\s*\(?([{letters}])\b(?!')", given, re.IGNORECASE
+    letters, given = LETTERS[: len(choices)], given.replace("*", "")  # models write letters in bold
+    lettered = (
+        re.match(rf"\s*\(?([{letters}])(?:\s*$|[.):,])", given)
+        or re.match(rf"\s*\(([{letters}])\)", given, re.IGNORECASE)
+        or re.search(rf"\b(?:answer|option|choice)(?:\s+is)?\s*:?\s*\(?([{letters}])\b(?!')", given, re.IGNORECASE)
     )
-    if lettered:
-        return letters.index(lettered[1].upper())
-    said, plain = f" {vqa_plain(given)} ", [vqa_plain(choice) for choice in choices]
-    named = [number for number, one in enumerate(plain) if one and f" {one} " in said]
+    said, plain = vqa_plain(given), [vqa_plain(choice) for choice in choices]
+    named = [number for number, one in enumerate(plain) if holds(said, one)]
     # "dark red" names red as well: what stands inside another choice that was named does not count.
-    inside = {one for one in named for other in named if one != other and f" {plain[one]} " in f" {plain[other]} "}
+    inside = {one for one in named for other in named if one != other and holds(plain[other], plain[one])}
     whole = [one for one in named if one not in inside]
+    if lettered:
+        rest = vqa_plain(given[lettered.start(1) :])  # without an article: "the answer is a dog"
+        if lettered[1] not in "Aa" or not any(rest.startswith(plain[one]) for one in whole):
+            return letters.index(lettered[1].upper())
     return whole[0] if len(whole) == 1 else None
 
 
