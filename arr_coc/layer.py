@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator, kept_indices
-from arr_coc.balancing import AdaptiveTensionBalancer, cautious, too_loud
+from arr_coc.balancing import EVEN, AdaptiveTensionBalancer, cautious, too_loud
 from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
 from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
@@ -69,9 +69,10 @@ class ARRCOCLayer(nn.Module):
         glance_dim: int = 0,
         pooling: str = "mean",
         straight_through: bool = False,
+        voids: bool = False,
     ) -> None:
         super().__init__()
-        self.texture_channels, self.straight_through = texture_channels, straight_through
+        self.texture_channels, self.straight_through, self.voids = texture_channels, straight_through, voids
         self.sight = Sight(sight, texture_channels, sight_channels, glance_channels, glance_dim)
         self.knowing = Knowing(hidden_dim, texture_channels, sight_width(sight, sight_channels, glance_channels))
         self.pool = QuestionPooler(hidden_dim, pooling)
@@ -118,7 +119,8 @@ class ARRCOCLayer(nn.Module):
             with part("knowing"):
                 scores_BSHW = self.knowing(pyramid, question)
             with part("balancing"):
-                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B, even=0.0)
+                even = 0.0 if self.voids else EVEN
+                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B, even)
                 last_BHW = too_loud(pyramid, balance.relevance_BHW)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         return Judgement(maps, balance, balance.relevance_BHW.detach().sum((1, 2)), last_BHW=last_BHW)
