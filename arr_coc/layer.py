@@ -18,9 +18,9 @@ from arr_coc.attending import TokenAllocator, kept_indices
 from arr_coc.balancing import EVEN, AdaptiveTensionBalancer, cautious, too_loud
 from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
-from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
+from arr_coc.records import BARE, NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.sight import Sight, sight_width
-from arr_coc.texture import texture_pyramid
+from arr_coc.texture import bare_paper, texture_pyramid
 from arr_coc.timing import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,8 @@ class ARRCOCLayer(nn.Module):
             with part("balancing"):
                 even = 0.0 if self.voids else EVEN
                 balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B, even)
-                last_BHW = too_loud(pyramid, balance.relevance_BHW)
+                loud_BHW = too_loud(pyramid, balance.relevance_BHW).to(torch.uint8)
+                last_BHW = loud_BHW.masked_fill(bare_paper(pyramid), BARE)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         return Judgement(maps, balance, balance.relevance_BHW.detach().sum((1, 2)), last_BHW=last_BHW)
 
