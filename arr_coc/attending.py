@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from arr_coc.config import Keep, tokens_to_keep
 from arr_coc.records import (
+    BARE,
     CAUTION,
     EVEN_GRID,
     HALF_EVEN,
@@ -158,14 +159,12 @@ def choose_cells(scores_BN: Tensor, k_B: Tensor) -> Tensor:
     return torch.zeros_like(order, dtype=torch.bool).scatter(1, order, place_N < k_B.unsqueeze(-1))
 
 
-def choose_with_coverage(scores_BHW: Tensor, k_B: Tensor, explore_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Spend round(explore * k) of the budget on the even order, the rest on the scores: bool `[B, H, W]`.
+def choose_with_coverage(scores_BHW: Tensor, even_BHW: Tensor, k_B: Tensor, explore_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Spend round(explore * k) of the budget on the even order, the rest on the scores, highest first: `[B, H, W]`.
 
     And which of these cells are there for the even order alone: they score below all that are there for their score.
     """
-    height, width = scores_BHW.shape[-2:]
-    rank_N = even_rank(height, width, scores_BHW.device).flatten()
-    covered_BN = rank_N < (explore_B * k_B).round().unsqueeze(-1)
+    covered_BN = choose_cells(even_BHW.flatten(1), (explore_B * k_B).round())
     scores_BN = scores_BHW.flatten(1).float()
     top = scores_BN.amax(-1, keepdim=True) + 1
     keep_BN = choose_cells(torch.where(covered_BN, top, scores_BN), k_B)
@@ -271,7 +270,8 @@ class TokenAllocator(nn.Module):
     ) -> Allocation:
         """Choose k cells of each image. Rows with scores that are not finite keep everything.
 
-        `last_BHW` are cells that, where they are ruled out, come last of what is left of a budget; None: all are alike.
+        `last_BHW` says how late cells come where a budget is spread evenly: LOUD ones where they are ruled out, BARE
+        ones, the very last, wherever; None: all are alike.
         """
         finite_B = relevance_BHW.flatten(1).isfinite().all(-1) & tensions_BT.isfinite().all(-1)
         relevance_BHW = torch.where(finite_B.view(-1, 1, 1), relevance_BHW, 0.0)
@@ -280,13 +280,14 @@ class TokenAllocator(nn.Module):
         height, width = relevance_BHW.shape[-2:]
         points_B, noisy_B = points_somewhere(relevance_BHW), looks_like_noise(relevance_BHW)
         spread_BHW = suppress_neighbours(relevance_BHW, diversify_B)
-        even_HW = coverage(height, width, relevance_BHW.device)
-        left_BHW = even_HW if last_BHW is None else (even_HW + ~last_BHW) / 2
+        left_BHW = even_BHW = coverage(height, width, relevance_BHW.device).expand_as(relevance_BHW)
+        if last_BHW is not None:
+            left_BHW, even_BHW = (even_BHW + (BARE - last_BHW)) / (BARE + 1), (even_BHW + (last_BHW < BARE)) / 2
         scores_BHW = torch.where(spread_BHW < RULED_OUT, RULED_OUT * left_BHW, spread_BHW)
-        scores_BHW = torch.where(points_B.view(-1, 1, 1), scores_BHW, even_HW)
+        scores_BHW = torch.where(points_B.view(-1, 1, 1), scores_BHW, even_BHW)
         explore_B = torch.where(noisy_B, explore_B.clamp(min=CAUTION), explore_B)
         k_B = torch.where(finite_B, k_B, height * width)
-        keep_BHW, covers_BHW = choose_with_coverage(scores_BHW, k_B, explore_B)
+        keep_BHW, covers_BHW = choose_with_coverage(scores_BHW, even_BHW, k_B, explore_B)
         trusted_B11 = (finite_B & points_B).view(-1, 1, 1)
         soft_BHW = soften(relevance_BHW, spread_BHW, explore_B)
         soft_BHW = torch.where(trusted_B11, soft_BHW, 1.0)

@@ -93,7 +93,8 @@ def cautious(balance: Balance, spread_B: Tensor, even: float = EVEN) -> Balance:
 
     `spread_B` says how unevenly its detail lies. Under `even` no map is believed. Splatter may lie as unevenly as
     the plainest scenes do: from there to NEARLY_EVEN, only a map that is sure of something is believed. A map that has
-    learned to find nothing in noise is believed wherever it is sure (`even` 0): scenes may stand on bricks.
+    learned to find nothing in noise, as the adapter's `voids` says, is believed wherever it is sure (`even` 0): scenes
+    may stand on bricks.
     """
     particularize_B, explore_B, diversify_B = balance.tensions_BT.unbind(-1)
     unsure_B = balance.relevance_BHW.detach().amax((1, 2)) < SURE

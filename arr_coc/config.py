@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 FORMAT_VERSION = 3  # raised when a saved adapter of the version before can no longer be read as it is
 # Keys that came within this version.
-SINCE = {"periphery", "context", "min_pixels", "max_pixels", "base_fingerprint", "figures"}
+SINCE = {"periphery", "context", "min_pixels", "max_pixels", "base_fingerprint", "figures", "voids"}
 CONFIG_FILE = "arr_coc_config.json"
 
 ENCODINGS = ("auto", "dense", "sparse", "foveated", "weighted")
@@ -163,6 +163,9 @@ class ARRCOCConfig:
     """Multiply kept tokens by 1 + s - s.detach(), so that the answer's gradient reaches the scores."""
     trained: bool = False
     """Whether the layer's weights were trained; untrained, the model looks twice instead."""
+    voids: bool = False
+    """Whether images without structure were among those that its maps learned from: only then is a map that is sure
+    believed where detail lies evenly."""
     base_model: str = ""
     """Identifier or absolute folder of the model that the adapter was made for."""
     base_fingerprint: str = ""

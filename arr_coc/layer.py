@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator, kept_indices
-from arr_coc.balancing import AdaptiveTensionBalancer, cautious, too_loud
+from arr_coc.balancing import EVEN, AdaptiveTensionBalancer, cautious, too_loud
 from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
-from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
+from arr_coc.records import BARE, NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.sight import Sight, sight_width
-from arr_coc.texture import texture_pyramid
+from arr_coc.texture import bare_paper, texture_pyramid
 from arr_coc.timing import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -69,9 +69,10 @@ class ARRCOCLayer(nn.Module):
         glance_dim: int = 0,
         pooling: str = "mean",
         straight_through: bool = False,
+        voids: bool = False,
     ) -> None:
         super().__init__()
-        self.texture_channels, self.straight_through = texture_channels, straight_through
+        self.texture_channels, self.straight_through, self.voids = texture_channels, straight_through, voids
         self.sight = Sight(sight, texture_channels, sight_channels, glance_channels, glance_dim)
         self.knowing = Knowing(hidden_dim, texture_channels, sight_width(sight, sight_channels, glance_channels))
         self.pool = QuestionPooler(hidden_dim, pooling)
@@ -101,8 +102,10 @@ class ARRCOCLayer(nn.Module):
             with part("knowing"):
                 scores_BSHW = self.knowing(pyramid, question)
             with part("balancing"):
-                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B, even=0.0)
-                last_BHW = too_loud(pyramid, balance.relevance_BHW)
+                even = 0.0 if self.voids else EVEN
+                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B, even)
+                loud_BHW = too_loud(pyramid, balance.relevance_BHW).to(torch.uint8)
+                last_BHW = loud_BHW.masked_fill(bare_paper(pyramid), BARE)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         return Judgement(maps, balance, balance.relevance_BHW.detach().sum((1, 2)), last_BHW=last_BHW)
 

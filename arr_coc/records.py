@@ -16,6 +16,7 @@ from torch import Tensor
 from arr_coc.config import FINE
 
 CAUTION = 0.5  # least share of even coverage where a map, or an image, looks like noise
+LOUD, BARE = 1, 2  # what comes last of what is left of a budget, and what comes last wherever cells are spread evenly
 MOST_TABLE_BYTES = 32 << 20  # of a kind: those of 80 image sizes up to 1,024 px a side
 
 
@@ -142,7 +143,7 @@ class Judgement:
     maps: dict[str, Tensor]  # scorer -> [B, H, W]; the weights of `balance` are in this order
     balance: Balance
     mass_B: Tensor  # what each image claims of a shared budget; comparable between images
-    last_BHW: Tensor | None = field(default=None, kw_only=True)  # bool: what comes last where it is ruled out
+    last_BHW: Tensor | None = field(default=None, kw_only=True)  # uint8: how late cells come, LOUD or BARE; 0 as any
 
 
 @dataclass(frozen=True, slots=True)

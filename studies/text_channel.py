@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.evaluation.statistics import Clustered, mean_of
-from arr_coc.texture import canvas_of, generate_texture_array, text
+from arr_coc.texture import canvas_of, generate_texture_array, text, within_cell_variance
 from arr_coc_scenes.types import Box
 from studies.wide.making import make_wide
 
@@ -96,7 +96,8 @@ def fitted(several: list[Page]) -> list[float]:
     rows, kinds = [], []
     for page in several:
         canvas = canvas_of(page.pixels, page.grid)
-        logs = F.avg_pool2d(text.stroke_logs(canvas), 4)[0]
+        logs = text.stroke_logs(within_cell_variance(canvas, 1), canvas.rgb_B3hw, canvas.luma_B1hw)
+        logs = F.avg_pool2d(logs, 4)[0]
         for number, mask in enumerate((page.blank_HW, page.things_HW, page.words_HW)):
             rows.append(logs[:, mask].T)
             kinds.append(torch.full((int(mask.sum()),), number))

@@ -18,6 +18,7 @@ from arr_coc.attending import (
     share_budget,
     suppress_neighbours,
 )
+from arr_coc.records import BARE, LOUD
 
 CPU = torch.device("cpu")
 
@@ -212,26 +213,48 @@ def test_what_is_left_of_a_budget_is_spread_over_cells_that_are_ruled_out():
     assert in_blocks.max() <= 7
 
 
-def test_what_comes_last_has_nothing_of_a_budget_until_all_else_is_kept():
-    relevance, last = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16, dtype=torch.bool)
+@pytest.mark.parametrize("late", [LOUD, BARE])
+def test_what_comes_last_has_nothing_of_a_budget_until_all_else_is_kept(late):
+    relevance, last = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16, dtype=torch.uint8)
     relevance[0, 5, 3:6] = 0.9
-    last[0, 4:12, 4:12] = True
+    last[0, 4:12, 4:12] = late
     for k in (16, 64, 192):
         kept = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([k]), last).keep_BHW[0]
         assert kept.sum() == k
         assert kept[5, 3:6].all(), "what is relevant is kept, wherever it lies"
-        assert (kept & last[0]).sum() == 2
+        assert (kept & (last[0] > 0)).sum() == 2
     most = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([230]), last).keep_BHW[0]
-    assert most[~last[0]].all()
+    assert most[last[0] == 0].all()
 
 
-@given(st.integers(0, 9), st.booleans())
+def test_bare_paper_comes_after_what_is_loud():
+    relevance, last = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16, dtype=torch.uint8)
+    relevance[0, 5, 3:6] = 0.9
+    last[0, :4], last[0, 8:] = LOUD, BARE
+    kept = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([100]), last).keep_BHW[0]
+    assert kept[4:8].all()
+    assert kept[:4].sum() == 36
+    assert not kept[8:].any()
+
+
+@pytest.mark.parametrize("peak", [0.9, 0.01])
+def test_an_even_grid_leaves_bare_paper_out_and_not_what_is_loud(peak):
+    """Half of the budget is spread evenly, or all of it, where a map is not believed: then nothing was found either."""
+    relevance, last = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16, dtype=torch.uint8)
+    relevance[0, 5, 3] = peak
+    last[0, :, :4], last[0, :, 8:] = LOUD, BARE
+    kept = TokenAllocator()(relevance, torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([64]), last).keep_BHW[0]
+    assert not kept[:, 8:].any()
+    assert kept[:, :4].sum() >= 12
+
+
+@given(st.integers(0, 9), st.sampled_from((0, LOUD, BARE)))
 @settings(max_examples=20, deadline=None)
 def test_where_all_or_none_come_last_the_rest_is_even(seed, which):
     relevance = torch.zeros(1, 6, 7)
     relevance[0, seed % 6, seed % 7] = 0.9
     asked = (relevance, torch.zeros(1, 3), torch.tensor([3 + seed]))
-    alike = torch.full_like(relevance, which, dtype=torch.bool)
+    alike = torch.full_like(relevance, which, dtype=torch.uint8)
     assert torch.equal(TokenAllocator()(*asked, alike).keep_BHW, TokenAllocator()(*asked).keep_BHW)
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from no_host_reads import NoHostReads, StrictRecorder
+from PIL import Image
 from transformers import GenerationConfig, StoppingCriteria
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
@@ -32,6 +33,7 @@ from arr_coc.qwen.request import Layout, Request, cells_of, samples_of_images, t
 from arr_coc.records import Balance, Judgement
 from arr_coc.selectors import make_selector
 from arr_coc.texture import canvas_of
+from studies.selector.written_pages import written_page
 
 ONE = Conversation([tiny.picture()], "what is this?")
 TWO = Conversation([tiny.picture(96, 96, 1), tiny.picture(64, 128, 2)], "and what are these two?")
@@ -214,6 +216,16 @@ def test_the_choice_and_its_explanation_are_the_plain_paths():
     made = assert_equal_choices(wrapped(), [ONE, TWO], [0.4, 9])
     assert set(made.timings_ms) == {"select", "vision", "prefill", "ttft", "wall_ttft", "decode"}
     assert made.timings_ms["ttft"] == pytest.approx(sum(made.timings_ms[n] for n in ("select", "vision", "prefill")))
+
+
+def test_both_paths_leave_bare_paper_of_a_written_page_out():
+    written = written_page(0, (256, 384))
+    page, ours = Conversation([Image.fromarray(written.pixels)], "what is the title?"), wrapped()
+    made = assert_equal_choices(ours, [page, ONE], [0.25, 0.4])
+    (kept,) = made.images[0]
+    blank = written.blank_HW.flatten()[kept.kept]
+    assert kept.grid == written.blank_HW.shape
+    assert blank.mean() < written.blank_HW.mean() / 2
 
 
 @pytest.mark.parametrize(("how", "selector"), [("dense", "arr_coc"), ("sparse", "arr_coc"), ("sparse", "look_twice")])

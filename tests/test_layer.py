@@ -173,6 +173,20 @@ def test_where_an_image_may_lack_structure_a_map_that_is_sure_decides(spread, pe
     assert believed == pytest.approx(0.1 if peak == 1.0 else share)
 
 
+def test_only_a_layer_that_has_learned_of_noise_believes_its_map_on_even_detail(layer, monkeypatch):
+    """A map that is sure of one cell of an image whose detail lies evenly, as on bricks or in noise."""
+    noise = torch.rand(1, 3, 256, 256, generator=torch.Generator().manual_seed(0))
+    sure = torch.zeros(1, 8, 8)
+    sure[0, 3, 4] = 1.0
+    given = Balance(sure, torch.ones(1, 3), torch.tensor([[0.5, 0.1, 0.2]]))
+    monkeypatch.setattr(layer.balancing, "forward", lambda *maps_and_question: given)
+    found = {}
+    for voids in (False, True):
+        monkeypatch.setattr(layer, "voids", voids)
+        found[voids] = layer(None, torch.randn(1, 4, DIM), noise, keep=0.25).tensions[0, 1].item()
+    assert found == {False: pytest.approx(CAUTION), True: pytest.approx(0.1)}
+
+
 def test_an_image_without_structure_is_covered_whatever_the_maps_say(layer):
     noise = torch.rand(1, 3, 512, 512, generator=torch.Generator().manual_seed(0))
     output = layer(None, torch.randn(1, 4, DIM), noise, keep=0.25)

@@ -172,6 +172,43 @@ def test_channels_alone_in_their_group_answer_what_they_are_for():
     assert told(on_it)["saliency"] > 1.5 * told(beside_it)["saliency"]
 
 
+def page(ground=0.95, grain=0.0):
+    """Six rows of cells with writing, and two of bare paper beneath."""
+    image = letters()
+    image[:, 192:] = 0.95
+    image = image - 0.95 + torch.tensor(ground).view(-1, 1, 1)
+    return (image + grain * torch.randn(1, SIDE, SIDE, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+
+
+@pytest.mark.parametrize("paper", [{}, {"ground": [0.96, 0.93, 0.8]}, {"ground": 0.9, "grain": 0.02}])
+def test_bare_paper_is_what_is_not_written_on_of_a_written_page(paper):
+    bare = text.bare_paper(texture_pyramid(page(**paper), GRID))[0]
+    assert bare[6:].all()
+    assert not bare[:6].any()
+
+
+@pytest.mark.parametrize("channels", [13, 40])
+def test_a_stroke_or_a_colour_in_a_cell_is_not_bare_paper(channels):
+    held = page()
+    held[:, 200:206, 40:41] = 0.2  # a cell with a comma in it
+    held[:, 230:250, 140:150] += 0.2 * ISOLUMINANT  # as light as the paper around it
+    held = held.clamp(0, 1)
+    bare = text.bare_paper(texture_pyramid(held, GRID, channels))[0]
+    assert bare[6:].sum() == 14
+    assert not bare[6, 1]
+    assert not bare[7, 4]
+
+
+def test_what_is_no_written_page_has_no_bare_paper():
+    sign = flat(0.95)
+    sign[:, 64:128] = letters()[:, 64:128]
+    noise = torch.rand(3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    for image in (sign, flat(), noise, patch(dots()), quarters([0.9, 0.3, 0.1])):
+        assert not text.bare_paper(texture_pyramid(image, GRID)).any()
+    both = torch.stack([page(), sign])
+    assert text.bare_paper(texture_pyramid(both, GRID)).flatten(1).sum(-1).tolist() == [16, 0], "each for itself"
+
+
 def test_place_and_edges():
     textures = generate_texture_array(varied(2), (9, 7), 40)[0]
     y, x, off = (textures[NAMES.index(name)] for name in GROUPS["place"])

@@ -81,6 +81,23 @@ def test_the_adapter_of_a_run_is_used_by_its_model(model, tmp_path):
     assert all(torch.equal(value, weights[f"layer.{name}"]) for name, value in loaded.layer.named_parameters())
 
 
+def test_the_adapter_says_whether_it_learned_from_images_without_structure(model, tmp_path):
+    """Maps that were shown none by the last stage that taught them may see things in noise."""
+    said = {}
+    for name, first, changes in (
+        ("none", None, {}),
+        ("voids", None, {"void_share": 0.5}),
+        ("answers after voids", "voids", {"stage": 2}),
+        ("none after voids", "voids", {"stage": 3}),
+        ("voids at last", "none", {"stage": 3, "void_share": 0.5}),
+    ):
+        run(settings(model, steps=1, **changes), tmp_path / name, None if first is None else tmp_path / first)
+        loaded = ARRCOCQwen.from_pretrained(tmp_path / name, device="cpu")
+        said[name] = loaded.arr_coc_config.voids
+        assert loaded.layer.voids == said[name]
+    assert [name for name, voids in said.items() if voids] == ["voids", "answers after voids", "voids at last"]
+
+
 # ---------------------------------------------------------------- a mean over all rows, however they are put together
 
 

@@ -1,9 +1,12 @@
 """Images without structure, and what is learned from them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from arr_coc.config import ARRCOCConfig
 from arr_coc.qwen.loading import resolve
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.data import SceneBatches, make_encoder
@@ -18,6 +21,10 @@ def test_voids_have_the_size_and_follow_the_seed(size):
     assert np.array_equal(drawn[3], draw_void(np.random.default_rng(3), *size))
     assert len({image.tobytes() for image in drawn}) == len(drawn)
     assert len(KINDS) == 3
+
+
+def test_minis_adapter_has_learned_from_voids():
+    assert ARRCOCConfig.load(Path(resolve("mini"))).voids
 
 
 def test_nothing_is_there_to_be_found_in_a_void():

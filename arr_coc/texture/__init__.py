@@ -24,7 +24,7 @@ from arr_coc.texture import channels as basic
 from arr_coc.texture import full
 from arr_coc.texture.channels import LUMA, Canvas, canvas_of, position, position_grid, within_cell_variance
 from arr_coc.texture.saliency import saliency
-from arr_coc.texture.text import text_detected, text_likelihood
+from arr_coc.texture.text import bare_paper, text_detected, text_likelihood
 
 LEAST_DETAIL = 0.05  # mean detail under which an image is flat, not noisy
 

@@ -144,10 +144,13 @@ def _make_layer(config: SelectorTrainConfig, stock: Any, init_from: Path | None)
             if getattr(settings, name) != value:
                 has = f"but the adapter to start from has {getattr(settings, name)!r}"
                 raise ValueError(f"{name}={value!r}, {has}: use its setting, or start from nothing")
-        return replace(settings, base_model=config.model, **pixels), layer
+        # Maps may unlearn what a stage does not show them; one that teaches answers hardly moves them.
+        layer.voids = config.void_share > 0 or (config.stage == 2 and settings.voids)
+        return replace(settings, base_model=config.model, voids=layer.voids, **pixels), layer
     hidden, glance = stock.text_config.hidden_size, stock.vision_config.hidden_size
     glance_dim = glance if config.sight == "glance" else 0
     settings = ARRCOCConfig(hidden_dim=hidden, glance_dim=glance_dim, base_model=config.model, **wanted, **pixels)
+    settings = replace(settings, voids=config.void_share > 0)
     return settings, ARRCOCLayer.from_config(settings)
 
 

@@ -174,3 +174,27 @@ def worlds_table(results: dict[str, Any]) -> str:
         f"{results['questions']} questions of each world at {results['side']} px.",
     ]
     return "\n".join([*lines, f"Means of the policy: {means}."])
+
+
+def blank_table(results: dict[str, Any]) -> str:
+    """Blank paper of what is kept of pages, and what answers about scenes changed by."""
+
+    def share(figure: dict[str, Any]) -> str:
+        return f"{100 * figure['mean']:.1f}"
+
+    kept = f"of {results['keep']:.0%} kept"
+    heads = ("blank cells, %", "of the page", f"{kept}, before", "now", "least possible")
+    pages = [
+        (kind, *(share(found[name]) for name in ("page", "before", "after", "least")))
+        for kind, found in results["pages"].items()
+    ]
+    scenes = []
+    for world, found in results["scenes"].items():
+        for keep, one in found.items():
+            gain = " to ".join(f"{100 * end:+.1f}" for end in one["gain"]["ci95"])
+            answers = f"{share(one['after'])}, {100 * one['gain']['mean']:+.1f} ({gain})"
+            other = share(one["other_cells"])
+            scenes.append((f"{world} world, {float(keep):.0%}", share(one["before"]), answers, other))
+    asked = next(iter(next(iter(results["scenes"].values())).values()))["gain"]["n"]
+    drawn = (f"{asked:,} questions each, 512 px, sparse", "answers before, %", "now", "questions with other cells, %")
+    return "\n".join([*markdown_table(heads, pages), "", *markdown_table(drawn, scenes)])

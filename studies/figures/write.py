@@ -18,7 +18,7 @@ from studies.figures.deploying import batch_line, million_table, together_line
 from studies.figures.field import equal_table, field_table
 from studies.figures.look_twice import headline, look_twice_table
 from studies.figures.reliability import mutants_line, page_line, reliability_rows, reliability_runs
-from studies.figures.selector import selector_aims, selector_table, study_tables, worlds_table
+from studies.figures.selector import blank_table, selector_aims, selector_table, study_tables, worlds_table
 from studies.figures.serving import vllm_table
 from studies.figures.speed import (
     ask_line,
@@ -183,6 +183,7 @@ PAGES: dict[str, dict[str, tuple[Callable[..., str], str]]] = {
     },
     "docs/training-selector.md": {
         "selector": (selector_aims, "selector"),
+        "blank paper": (blank_table, "blank-paper"),
         "study": (study_tables, "selector-study"),
         "worlds": (worlds_table, "selector-worlds"),
         "questions alone": (alone_table, "questions-alone"),
