@@ -250,7 +250,7 @@ def stream_batches(
 ) -> Generator[list[GridGroup], None, None]:
     """The batches of `numbers` in order, made by so many worker processes (0: here)."""
     loader: DataLoader[list[GridGroup] | ValueError] = DataLoader(
-        Told(batches),
+        Guarded(batches),
         batch_size=None,
         sampler=numbers,
         num_workers=workers,
@@ -278,7 +278,7 @@ def stream_batches(
             made._shutdown_workers()  # type: ignore[attr-defined]
 
 
-class Told(Dataset[list[GridGroup] | ValueError]):
+class Guarded(Dataset[list[GridGroup] | ValueError]):
     """Batches, or why there is none: an error that a worker raises arrives with its whole traceback as its message."""
 
     def __init__(self, batches: Dataset[list[GridGroup]]) -> None:
