@@ -100,12 +100,13 @@ class ARRCOCLayer(nn.Module):
         part: Callable[[str], AbstractContextManager[Any]] = nullcontext if stopwatch is None else stopwatch.part
         with torch.autocast(pyramid.cell_BCHW.device.type, enabled=False):
             with part("knowing"):
+                bare_BHW = bare_paper(pyramid)  # first: what it takes is gone before anything is kept for gradients
                 scores_BSHW = self.knowing(pyramid, question)
             with part("balancing"):
                 even = 0.0 if self.voids else EVEN
                 balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B, even)
                 loud_BHW = too_loud(pyramid, balance.relevance_BHW).to(torch.uint8)
-                last_BHW = loud_BHW.masked_fill(bare_paper(pyramid), BARE)
+                last_BHW = loud_BHW.masked_fill(bare_BHW, BARE)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
         return Judgement(maps, balance, balance.relevance_BHW.detach().sum((1, 2)), last_BHW=last_BHW)
 
