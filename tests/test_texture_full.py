@@ -203,7 +203,7 @@ def test_what_is_no_written_page_has_no_bare_paper():
     sign = flat(0.95)
     sign[:, 64:96, :192] = letters()[:, 64:96, :192]  # a line over six cells of 64
     noise = torch.rand(3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    for image in (sign, flat(), noise, patch(dots()), quarters([0.9, 0.3, 0.1])):
+    for image in (sign, flat(), noise, patch(dots(), 64), quarters([0.9, 0.3, 0.1])):
         assert not text.bare_paper(texture_pyramid(image, GRID)).any()
     both = torch.stack([page(), sign])
     assert text.bare_paper(texture_pyramid(both, GRID)).flatten(1).sum(-1).tolist() == [16, 0], "each for itself"
