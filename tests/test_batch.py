@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.resources import files
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,7 +25,7 @@ from pyarrow import parquet
 from slow_batch import Slow, slowly
 
 from arr_coc.batch.asked import AskedRow, read_asked
-from arr_coc.batch.job import AHEAD, LEAST, BatchJob, Desk, shared_out
+from arr_coc.batch.job import AHEAD, LEAST, BatchJob, Desk, Worker, shared_out
 from arr_coc.batch.results import Results, record_of
 from arr_coc.cli import batch, run
 from arr_coc.qwen import ARRCOCQwen
@@ -413,3 +414,22 @@ def test_workers_are_given_every_row_once_and_less_at_the_end(rows, batch, worke
     assert sizes == sorted(sizes, reverse=True)
     assert max(sizes) <= batch
     assert sizes[-1] <= max(1, -(-batch // LEAST))
+
+
+def test_a_worker_with_one_core_takes_one_whatever_its_shell_says(desk):
+    taken = []
+
+    class Counting(Slow):
+        def answer(self, tickets):
+            taken.append(torch.get_num_threads())  # in the thread that answers
+            super().answer(tickets)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        worker = Worker(BatchJob(lambda: Counting(0), "mini", "auto", desk), threads=1)
+        worker(pyarrow.table({"row": [json.dumps(asdict(row)) for row in ROWS]}))
+        worker.desk.close()
+    finally:
+        torch.set_num_threads(before)
+    assert set(taken) == {1}
