@@ -166,6 +166,7 @@ def test_train_mini_says_where_it_went(capsys):
     [
         (["eval", "--questions", "5", "--equal-tokens"], "studies.equal_tokens"),
         (["bench", "--promised"], "studies.speed.bench --promised"),
+        (["bench", "--startup"], "studies.speed.startup"),
         (["report", "--failures=3"], "studies.report"),
     ],
 )
