@@ -226,10 +226,13 @@ def test_evidence_is_scored_without_a_word_and_goes_on_where_it_stopped(tmp_path
         {"image": "one.png", "question": "where?", "boxes": [[0, 0, 64, 64]]},
         {"image": "one.png", "fixations": [[80, 60], [150, 120]]},
         {"image": "one.png", "question": "nobody knows"},
+        {"image": "one.png"},  # broken: a quarter of them
     ]
     file = write_rows(tmp_path / "data", rows)
     words = ["eval", "--model", str(model), "--data", f"jsonl:{file}", "--score", "evidence", "--keep", "0.25"]
     words += ["--device", "cpu", "--out", str(tmp_path / "found.json"), "--quiet"]
+    assert command.run(words) == command.EXIT_BAD_INPUT
+    words[1:1] = ["--max-broken", "0.25"]
     assert command.run(words) == 0
     found = json.loads((tmp_path / "found.json").read_text())["evidence"]
     assert [row["selector"] for row in found] == ["look_twice", "random:seed=0", "even_grid", "variance", "centre"]

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.data.examples import FileImage
+from arr_coc.data.rows import MAX_BROKEN
 from arr_coc.data.sources import FORMS, METRIC_OF, parse_source, read_source
 from arr_coc.images.reader import read_image
 from arr_coc_scenes import COLOURS, Question, Scene, draw_scene, make_scene
@@ -136,6 +137,7 @@ def read_pictures(
     metric: str | None,
     say: Callable[[str], None],
     prompt: str = "",
+    max_broken: float | None = None,
 ) -> list[Picture]:
     """The pictures that a dataset's text names, with about so many questions in all; `side` is of scenes alone.
 
@@ -151,7 +153,7 @@ def read_pictures(
         return scene_pictures(questions, side, seed)
     if metric is not None and metric not in METRICS:
         raise ValueError(f"metric {metric!r}: expected one of {', '.join(METRICS)}")
-    examples = read_source(spec)
+    examples = read_source(spec, MAX_BROKEN if max_broken is None else max_broken)
     if examples.broken:
         say(f"{len(examples.broken)} broken rows were left out, first {examples.broken[0]}")
     by_image: dict[FileImage, list[Query]] = {}
