@@ -143,6 +143,7 @@ def test_one_image_with_one_question_is_learned_from(tmp_path):
         ("normal", "a", ["A"], 1.0),
         ("vqa", "🐱", ["🐶"], 0.0),
         ("contains", "🐶", ["🐶"], 1.0),
+        ("contains", "", [""], 1.0),  # tuning compares with what the model itself says
         ("contains", "The door in the picture is red.", ["red"], 1.0),
         ("contains", "It was discoloured.", ["red"], 0.0),
         ("contains", "There are two dogs.", ["2"], 1.0),

@@ -311,8 +311,8 @@ def holds(said: str, one: str) -> bool:
 
 def contains(given: str, answers: Sequence[str]) -> float:
     """1 where it is one of the answers, or holds one as whole words: for models that answer in sentences."""
-    said = vqa_plain(given)
-    return float(any(holds(said, vqa_plain(answer)) for answer in answers))
+    said, plain = vqa_plain(given), [vqa_plain(answer) for answer in answers]
+    return float(said in plain or any(holds(said, one) for one in plain))
 
 
 def chosen(given: str, choices: Sequence[str]) -> int | None:
