@@ -342,6 +342,14 @@ def test_jsonl_counts_and_lists_every_broken_line(tmp_path):
         read_jsonl(file)
 
 
+def test_files_of_the_home_folder_are_found(monkeypatch, tmp_path):
+    """Behind a colon no shell writes its name out."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    picture(tmp_path / "1.png")
+    (tmp_path / "q.jsonl").write_text(json.dumps({"image": "1.png", "question": "What?"}))
+    assert len(read_source("jsonl:~/q.jsonl")) == 1
+
+
 def test_a_list_of_rows_is_told_how_it_is_written(tmp_path):
     picture(tmp_path / "1.png")
     file = tmp_path / "q.jsonl"
