@@ -141,5 +141,5 @@ def described(row: dict[str, Any]) -> str:
     recall, low, high = (100 * one for one in (row["recall"]["mean"], *row["recall"]["ci95"]))
     return (
         f"{row['selector']:>24.24s}  keep {row['keep']!s:5s} recall {recall:5.1f}% ({low:.1f} to {high:.1f})  "
-        f"precision {100 * row['precision']['mean']:5.1f}%{over}"
+        f"precision {100 * row['precision']['mean']:5.1f}%  tokens {row['tokens']:6.1f}{over}"
     )
