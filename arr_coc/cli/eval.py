@@ -48,6 +48,7 @@ def evaluate(
     ] = "answers",
     max_pixels: typed.MaxPixels = None,
     min_pixels: typed.MinPixels = None,
+    max_broken: typed.MaxBroken = None,
     engine: Annotated[str, typer.Option(help="auto, or plain: every method through ARRCOCQwen's own path.")] = "auto",
     device: typed.Device = None,
     dtype: Annotated[
@@ -84,7 +85,7 @@ def evaluate(
     lists = {"datasets": data, "selectors": selector, "keeps": keeps, "encodings": encoding, "sides": side}
     given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
     single: dict[str, Any] = {"model": model, "questions": questions, "seed": seed, "metric": metric, "prompt": prompt}
-    single |= {"dtype": dtype, "max_pixels": max_pixels, "min_pixels": min_pixels}
+    single |= {"dtype": dtype, "max_pixels": max_pixels, "min_pixels": min_pixels, "max_broken": max_broken}
     options = FieldOptions(engine=engine, device=device, bar=not quiet, out=out or FIELD_OUT, **single, **given)
     run = score_evidence if score == "evidence" else evaluate_field
     done = run(options, teller(quiet), None if as_json else typer.echo)
