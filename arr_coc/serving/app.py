@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import uvicorn
@@ -23,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from arr_coc.gateway import Exchange, hurry
 from arr_coc.images.reader import read_image
 from arr_coc.serving.engine import Delivered, Finished, Ticket
-from arr_coc.serving.fetching import image_bytes
+from arr_coc.serving.fetching import SECONDS, check_address, fetch, inline_bytes, is_inline
 from arr_coc.serving.line import RETRY_SECONDS, Line
 from arr_coc.serving.reading import ApiError, Limits, Wanted, read_chat, read_choice
 from arr_coc.serving.telling import Chat, choice, usage
@@ -123,13 +124,34 @@ class Visit:
             loop.call_soon_threadsafe(self._delivered.put_nowait, what)
 
         try:
-            self.pictures = await asyncio.to_thread(_read, wanted, self.service)
-            line.hold(self, sum(one.width * one.height for one in self.pictures))
+            await self._read()
             inputs = await asyncio.to_thread(line.engine.encode, wanted, self.pictures)
             self._ticket = Ticket(wanted, inputs, deliver, self.chooses, line.engine.length(wanted, inputs))
             line.join(self._ticket)
         except ValueError as error:
             raise ApiError(str(error)) from None
+
+    async def _read(self) -> None:
+        """The images, one after the other. All of them that are fetched have one deadline."""
+        left, most, pixels = SECONDS, self.service.limits.pixels, 0
+        for address in self.wanted.images:
+            data: bytes | None = None
+            if not is_inline(address):
+                began = time.monotonic()
+                grew = partial(self._hold, pixels)
+                data = await fetch(check_address(address, self.service.domains), left, grew)
+                left -= time.monotonic() - began
+            picture = await asyncio.to_thread(_decoded, address if data is None else data)
+            pixels += picture.width * picture.height
+            if pixels > most:
+                told = f"the images have over {most / 1e6:g} megapixels together: send them smaller"
+                raise ApiError(told, param="messages")
+            self._hold(pixels)
+            self.pictures.append(picture)
+
+    def _hold(self, pixels: int, fetched: int = 0) -> None:
+        """Room for the images, and for so many bytes of the next: three are a pixel's."""
+        self.service.line.hold(self, pixels + fetched // 3)
 
     async def pieces(self) -> AsyncIterator[str | Finished]:
         """Of a streamed answer as they come; at last, for any, the outcome."""
@@ -174,15 +196,9 @@ class Visit:
         self._ticket = None
 
 
-def _read(wanted: Wanted, service: Service) -> list[Image.Image]:
-    """The images, each decoded in a process of its own."""
-    read: list[Image.Image] = []
-    for address in wanted.images:
-        read.append(read_image(image_bytes(address, service.domains), boxed=True))
-        if sum(one.width * one.height for one in read) > service.limits.pixels:
-            most = service.limits.pixels / 1e6
-            raise ApiError(f"the images have over {most:g} megapixels together: send them smaller", param="messages")
-    return read
+def _decoded(data: bytes | str) -> Image.Image:
+    """From a file's bytes or a data URI, in a process of its own."""
+    return read_image(inline_bytes(data) if isinstance(data, str) else data, boxed=True)
 
 
 async def unless_left(request: Request, work: Coroutine[Any, Any, Made]) -> Made:
