@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from queue import SimpleQueue
@@ -24,6 +25,7 @@ from api_server import Stub, asked, data_uri, serving
 from PIL import Image
 
 from arr_coc.cli import run
+from arr_coc.images import box
 from arr_coc.serving import app, fetching
 from arr_coc.serving.engine import Ticket
 from arr_coc.serving.fetching import check_address, fetch, is_public, resolve
@@ -655,6 +657,23 @@ def test_a_full_line_says_when_to_come_back(held, web, served):
         held.go.set()
         assert all(one.result().status_code == 200 for one in waiting)
     assert web.post(CHAT, json=body()).status_code == 200
+
+
+def test_small_images_do_not_wait_for_large_ones(monkeypatch):
+    """Which are decoded two at once: as many as there may be wait for that, and hold up nobody."""
+    large = data_uri(Image.new("RGB", (128, 64)))
+    monkeypatch.setattr(box, "LARGE", 64 * 64)
+    rooms = [threading.BoundedSemaphore(1) for _ in range(2)]
+    monkeypatch.setattr(box.BOX, "_rooms", rooms)
+    with serving(Stub(), places=40) as (url, line), ThreadPoolExecutor(33) as clients, rooms[0]:
+        post = partial(httpx.post, url + CHAT, timeout=30)
+        waiting = [clients.submit(post, json=body(messages=asked("what?", large))) for _ in range(33)]
+        wait_for(lambda: len(line.taken) == 33)
+        assert post(json=body()).status_code == 200
+        assert len(line.taken) == 33
+        rooms[0].release()
+        assert {one.result().status_code for one in waiting} == {200}
+        rooms[0].acquire()
 
 
 def test_so_many_pixels_at_once(held, web, served, monkeypatch):

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,7 @@ Made = TypeVar("Made")
 MOST_BODIES = 256 << 20  # bytes of the bodies of all requests at once, but any body alone
 MOST_OPEN = 64  # requests at once, those whose body is on its way among them; beyond, it still says how it is
 LAST_SECONDS = 120  # for what runs, once the system asks to end
+DECODING = ThreadPoolExecutor(MOST_OPEN, "decode")  # threads that wait for processes: small images for no large ones
 LEFT = 499  # the status of a request whose client did not wait, for the metrics alone
 
 
@@ -141,7 +143,8 @@ class Visit:
                 grew = partial(self._hold, pixels)
                 data = await fetch(check_address(address, self.service.domains), left, grew)
                 left -= time.monotonic() - began
-            picture = await asyncio.to_thread(_decoded, address if data is None else data)
+            file = address if data is None else data
+            picture = await asyncio.get_running_loop().run_in_executor(DECODING, _decoded, file)
             pixels += picture.width * picture.height
             if pixels > most:
                 told = f"the images have over {most / 1e6:g} megapixels together: send them smaller"
