@@ -28,7 +28,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class AskedRow:
-    """One row. `id` is its own, or the number of the row from 1, or the path of the image in a folder."""
+    """One row. `id` is its own, or "row 1" and so on where it has none, or the path of the image in a folder."""
 
     id: str
     image: tuple[str, ...]
@@ -85,7 +85,8 @@ def _parsed(number: int, given: Given) -> AskedRow:
             problems.append(" ".join(str(why).split()))
             return otherwise
 
-    name = str(number) if row.get("id") is None else part(lambda: str(as_id(row, "id")), str(number))
+    # Not the number alone: that would be the id of another row, where ids are numbers.
+    name = f"row {number}" if row.get("id") is None else part(lambda: str(as_id(row, "id")), f"row {number}")
     images = part(lambda: _images(row.get("image")), tuple[str, ...]())
     question = part(lambda: as_text(row, "question"), "")
     keep = part(lambda: read_dial(row.get("keep")), None)
