@@ -142,6 +142,25 @@ def test_a_row_without_an_id_takes_nobody_elses(desk):
     assert found == [("0", False), ("row 2", True), ("row 3", False), ("3", False), ("4", False), ("2", False)]
 
 
+def test_cells_of_a_csv_are_read_whole_or_not_at_all(desk):
+    """A question is never cut at its comma; a space after one belongs to nothing."""
+    rows = (
+        "id,image,question",
+        "1, one.png, what?",
+        '2, one.png, "what, then?"',
+        "3,one.png,what, then?",
+        "4,one.png,what?,,",
+    )
+    (desk / "in.csv").write_text("\n".join(rows))
+    found = {row.id: (row.image, row.question, row.error) for row in read_asked(desk / "in.csv")}
+    for name, question in {"1": "what?", "2": "what, then?", "4": "what?"}.items():
+        assert found[name] == (("one.png",), question, "")
+    assert "more cells than columns" in found["3"][2]
+    (desk / "in.csv").write_text("image;question\none.png;what?\n")
+    with pytest.raises(ValueError, match=r"but 'image;question'; name them so, parted by commas"):
+        next(read_asked(desk / "in.csv"))
+
+
 def test_a_quote_that_is_never_closed_is_told(desk):
     """And the rows after it are not a part of its question."""
     rows = ("image,question", 'one.png,"what?"', 'one.png,"where?', "one.png,when?", "one.png,who?")

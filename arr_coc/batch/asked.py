@@ -22,7 +22,7 @@ QUESTIONS = "questions"  # the name of the file of a folder that has one
 COLUMNS = ("id", "image", "question", "keep")
 NEEDS_ARROW = "Parquet needs pyarrow: pip install 'pyarrow>=17', or give the file as JSONL"
 
-Given = dict[str, Any] | BadRow
+Given = dict[Any, Any] | BadRow  # by the names of columns; by None, cells of a CSV that have no column
 Part = TypeVar("Part")
 
 
@@ -76,7 +76,9 @@ def _given(source: Path, questions: Sequence[str]) -> Iterable[Given]:
 def _parsed(number: int, given: Given) -> AskedRow:
     """A row as it can be asked; the first thing that is wrong with it is its error."""
     problems = [str(given)] if isinstance(given, BadRow) else []
-    row = {} if isinstance(given, BadRow) else given
+    row: dict[Any, Any] = {} if isinstance(given, BadRow) else given
+    if any(row.get(None) or ()):  # of a CSV, and most often the rest of a question
+        problems.append("more cells than columns: put text with commas in quotes")
 
     def part(read: Callable[[], Part], otherwise: Part) -> Part:
         try:
@@ -139,14 +141,15 @@ def _of_jsonl(file: Path) -> Iterator[Given]:
 def _of_csv(file: Path) -> Iterator[Given]:
     # Undecodable bytes cost their row alone.
     with file.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as text:
-        reader = csv.DictReader(text, strict=True)  # a quote that is never closed would swallow all rows after it
+        # Strict: a quote that is never closed would swallow all rows after it.
+        reader = csv.DictReader(text, strict=True, skipinitialspace=True)
         try:
             _check_columns(file, [str(name).strip() for name in reader.fieldnames or ()])
         except csv.Error as error:
             raise ValueError(f"{file.name}: not a CSV ({error}); save it again") from None
         while True:
             try:
-                yield {str(name).strip(): value or None for name, value in next(reader).items()}
+                yield {name and name.strip(): value or None for name, value in next(reader).items()}
             except StopIteration:
                 return
             except csv.Error as error:
@@ -170,7 +173,8 @@ def _of_parquet(file: Path) -> Iterator[Given]:
 
 def _check_columns(file: Path, there: Sequence[str]) -> None:
     if missing := [name for name in ("image", "question") if name not in there]:
-        raise ValueError(f"{file.name}: no column {' and no column '.join(missing)}; name them so in its first line")
+        told = f"no column {' and no column '.join(missing)}, but {', '.join(map(repr, there))[:100] or 'none'}"
+        raise ValueError(f"{file.name}: {told}; name them so, parted by commas in the first line of a CSV")
 
 
 def _of_folder(folder: Path, questions: Sequence[str]) -> Iterator[Given]:
