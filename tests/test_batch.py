@@ -161,6 +161,15 @@ def test_cells_of_a_csv_are_read_whole_or_not_at_all(desk):
         next(read_asked(desk / "in.csv"))
 
 
+def test_text_of_a_parquet_that_is_no_unicode_costs_its_row_alone(desk):
+    ends = pyarrow.py_buffer(np.array([0, 5, 6, 11], dtype=np.int32).tobytes())
+    asked = pyarrow.Array.from_buffers(pyarrow.string(), 3, [None, ends, pyarrow.py_buffer(b"what?\xffwhat?")])
+    parquet.write_table(pyarrow.table({"image": ["one.png"] * 3, "question": asked}), desk / "in.parquet")
+    first, second, third = read_asked(desk / "in.parquet")
+    assert (first.question, first.error, third.question) == ("what?", "", "what?")
+    assert "cannot be read" in second.error
+
+
 def test_a_quote_that_is_never_closed_is_told(desk):
     """And the rows after it are not a part of its question."""
     rows = ("image,question", 'one.png,"what?"', 'one.png,"where?', "one.png,when?", "one.png,who?")

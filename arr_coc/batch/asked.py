@@ -166,9 +166,16 @@ def _of_parquet(file: Path) -> Iterator[Given]:
             there = table.schema_arrow.names
             _check_columns(file, there)
             for batch in table.iter_batches(1024, columns=[name for name in COLUMNS if name in there]):
-                yield from batch.to_pylist()
+                yield from map(_of_arrow, (batch.slice(row, 1) for row in range(batch.num_rows)))
     except (ArrowException, OSError):  # of a page that is damaged, or of the disk
         raise ValueError(f"{file.name}: not a Parquet file that can be read; copy it again") from None
+
+
+def _of_arrow(row: Any) -> Given:
+    try:
+        return dict(*row.to_pylist())
+    except ValueError as why:  # text that is not Unicode: a file may hold it
+        return BadRow(f"a value cannot be read ({why})")
 
 
 def _check_columns(file: Path, there: Sequence[str]) -> None:
