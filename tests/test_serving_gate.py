@@ -819,6 +819,18 @@ def test_a_lost_device_is_told_by_the_health(error, lost):
         assert f"arr_coc_lost {int(lost)}" in web.get("/metrics").text
 
 
+def test_who_ends_it_at_once_leaves_nobody_without_an_answer(capfd, monkeypatch):
+    """As by Ctrl-C twice: what runs is told that the server ends, and no traceback is left."""
+    engine, made = Stub(), []
+    monkeypatch.setattr("api_server.make_server", lambda *how: made.append(app.make_server(*how)) or made[0])
+    with ThreadPoolExecutor(1) as clients, serving(engine) as (url, _):
+        waiting = clients.submit(httpx.post, url + CHAT, json=body(messages=asked("hold", PICTURE)))
+        wait_for(lambda: engine.batches)
+        made[0].force_exit = made[0].should_exit = True
+    assert (waiting.result().status_code, refused(waiting.result())["type"]) == (503, "server_error")
+    assert "Traceback" not in capfd.readouterr().err
+
+
 # ---------------------------------------------------------------- what is told
 
 

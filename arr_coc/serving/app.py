@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -94,8 +94,11 @@ class Doorkeeper:
         self.open: set[ApiExchange] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
+        if scope["type"] == "lifespan":
+            for name, work in (("startup", str), ("shutdown", self.service.line.close)):
+                await receive()
+                await asyncio.to_thread(work)
+                await send({"type": f"lifespan.{name}.complete"})
             return
         exchange = ApiExchange(self.service, self.open, scope, receive, send)
         try:
@@ -262,14 +265,9 @@ def build(service: Service) -> ASGIApp:
     """The application with everything that stands before it."""
     line, name = service.line, service.model
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(line.close)
-
     quiet: dict[str, Any] = {"openapi_url": None, "docs_url": None, "redoc_url": None, "redirect_slashes": False}
     told: Any = dict.fromkeys((ApiError, HTTPException, ClientDisconnect), _told)
-    app = FastAPI(**quiet, lifespan=lifespan, exception_handlers=told)
+    app = FastAPI(**quiet, exception_handlers=told)
     served = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "arr-coc"}
 
     @app.post("/v1/chat/completions")
@@ -309,9 +307,10 @@ def build(service: Service) -> ASGIApp:
 
 def make_server(service: Service, host: str, port: int) -> uvicorn.Server:
     """A server that is ready to run, every limit set."""
-    how: dict[str, Any] = {"log_level": "error", "server_header": False, "timeout_graceful_shutdown": LAST_SECONDS}
+    how: dict[str, Any] = {"log_level": "error", "server_header": False, "access_log": False, "ws": "none"}
+    how["timeout_graceful_shutdown"] = LAST_SECONDS
     how["use_colors"] = False if os.environ.get("NO_COLOR") else None  # None: as the terminal is
-    config = uvicorn.Config(build(service), host, port, access_log=False, **how)
+    config = uvicorn.Config(build(service), host, port, **how)
     config.load()
     hurry(config)
     return uvicorn.Server(config)
