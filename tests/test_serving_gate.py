@@ -196,7 +196,7 @@ def test_a_plain_one_is_all(said):
 
 def test_a_conversation_is_read_in_order():
     system = [{"role": "system", "content": "be"}, {"role": "developer", "content": "short"}]
-    answer = {"role": "assistant", "content": "a hand", "refusal": None}
+    answer = {"role": "assistant", "content": "a hand", "refusal": None, "annotations": [], "tool_calls": []}
     wanted = read_chat(
         body(messages=[*system, *asked("what?", "one", "two"), answer, *asked("more?", "three")]), LIMITS, "mini"
     )
