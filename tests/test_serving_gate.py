@@ -456,7 +456,7 @@ def test_images_of_a_request_share_a_deadline(slow, monkeypatch):
     assert all(later <= sooner - 0.05 for sooner, later in pairwise(fetching_for))
 
 
-def test_who_leaves_ends_what_is_fetched_for_him(slow):
+def test_who_leaves_ends_what_is_on_its_way_for_him(slow):
     _, line, lines = slow
     raw = json.dumps(from_afar(8)).encode()
     with socket.create_connection(place_of(slow)) as client:
@@ -469,7 +469,7 @@ def test_who_leaves_ends_what_is_fetched_for_him(slow):
     assert len(lines) == 1, "nor is another begun"
 
 
-def test_what_is_fetched_takes_room_as_it_comes(slow, held, monkeypatch):
+def test_what_comes_from_afar_takes_room_as_it_comes(slow, held, monkeypatch):
     """As images do that were sent, of all requests together. Any request alone is let in."""
     monkeypatch.setattr("arr_coc.serving.line.MOST_PIXELS_IN_ALL", 5000)
     url, line, lines = slow
