@@ -433,6 +433,24 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
     assert "No space left" in result.stderr
 
 
+LEAVES = """
+import threading, time, torch
+from arr_coc.cli.quick import leave
+def answer(numbers):
+    while True:
+        numbers.matmul(numbers)
+threading.Thread(target=answer, args=[torch.ones(700, 700)], daemon=True).start()
+time.sleep(0.2)
+leave(130, at_once=True)
+"""
+
+
+def test_who_interrupts_a_thread_that_answers_ends_it_without_an_abort():
+    """Its code is 130, and nothing is said beside what the command line says."""
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize("words", [["ask", "--quiet"], ["compare", "--quiet", "--keep", "0.5"]])
 def test_an_answer_does_not_steer_the_terminal(words, capsys, monkeypatch):
     honest = ARRCOCQwen.ask
