@@ -120,12 +120,13 @@ class Stages:
 
     def choose(self, selector: Any, grid: Grid, judged: Tensors, k_G: Tensor, slots: int) -> Tensors:
         """The kept cells of images of one grid."""
-        given = {name: judged[name] for name in ("relevance", "weights", "tensions", "mass")} | {"k": k_G}
+        names = ("relevance", "weights", "tensions", "mass", "last")
+        given = {name: judged[name] for name in names if name in judged} | {"k": k_G}
 
         def run(tensors: Tensors) -> Tensors:
             return choose_padded(selector, as_judgement(tensors), tensors["k"], slots)
 
-        return self._run(("choose", grid, k_G.shape[0], slots), run, given, tables_of(grid, self.device))
+        return self._run(("choose", grid, len(k_G), slots, len(given)), run, given, tables_of(grid, self.device))
 
     # ---------------------------------------------------------------- encoding
 
