@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -404,3 +405,35 @@ def test_if_the_first_look_fails_every_token_is_kept_and_the_reason_is_told(faul
     assert answer.tokens_kept == answer.tokens_total
     reason = {"raises": "choosing failed (RuntimeError)", "NaN": "the scores were not finite"}[fault]
     assert reason in answer.selection[0].reason
+
+
+def test_a_model_that_learns_with_checkpoints_looks_as_one_that_is_asked():
+    ours, inputs = looks_twice(), tiny.inputs(ONE, LATER)
+    asked = ours(**inputs, keep=0.5).logits
+    ours.train().model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    learning = ours(**inputs, keep=0.5, labels=inputs["input_ids"])
+    assert torch.allclose(learning.logits, asked, atol=1e-5)
+    learning.loss.backward()
+    assert all(module.training for module in ours.model.model.language_model.modules())
+
+
+@pytest.mark.parametrize("stock", [tiny.stock, tiny.stock35])
+def test_a_look_sees_no_answer_that_is_taught(stock):
+    """A row that ends with its answer is looked at for its prompt: the choice of learning is that of asking."""
+    ours, inputs = looks_twice(stock()), tiny.inputs(ONE, TWO, LATER)
+    inputs.pop("mm_token_type_ids")
+    labels = torch.full_like(inputs["input_ids"], -100)
+    ends = {"input_ids": (inputs["input_ids"], 60), "attention_mask": (inputs["attention_mask"], 1)}
+    ended = {name: F.pad(value, (0, 3), value=end) for name, (value, end) in ends.items()}
+    ended["question_mask"] = F.pad(inputs["question_mask"], (0, 3))
+    taught = F.pad(F.pad(labels, (0, 2), value=60), (0, 1), value=-100)  # what ends a turn may be no label
+
+    def chosen(**row):
+        return [image.relevance for images in ours.prepare(**inputs | row, keep=0.5).images for image in images]
+
+    asked, told = chosen(), chosen(**ended)
+    for one, other, learnt in zip(asked, told, chosen(**ended, labels=taught), strict=True):
+        assert torch.allclose(learnt, one, atol=1e-6)
+        assert not torch.allclose(other, one, atol=1e-6)
+    everything = chosen(**ended, labels=ended["input_ids"])
+    assert all(map(torch.equal, everything, told)), "where all is taught, nothing says where the answer begins"

@@ -9,8 +9,9 @@ costs. Where the last token of the prompt attends is computed from queries and k
 Only the stock model's own modules are run.
 """
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ class FirstLooker:
         layout = request.layout
         grids = [self.settings.grid(grid) for grid in layout.grids[: layout.images]]
         grids += [self.settings.clip_grid(layout.grids[n], len(clip)) for clip in layout.clips for n in clip]
-        small, _ = with_small_images(request, grids, self.model.config, self.pad_id)
+        small = unanswered(with_small_images(request, grids, self.model.config, self.pad_id)[0])
         positions_3RL, _ = self.model.model.get_rope_index(
             small.input_ids, small.layout.types_BL, small.image_grid_thw, small.video_grid_thw, small.attention_mask
         )
@@ -79,11 +80,12 @@ class FirstLooker:
         held = len(self.model.model.language_model.layers)  # of a front end, as many as its images want
         layers = min(held, read_layers(self.settings.layers(text.num_hidden_layers), text))
         prefixes: list[ReadPrefix | None]
-        if is_hybrid(text):
-            maps = attended_at_once(self.model, small, positions_3RL, features, layers)
-            prefixes = [None] * len(small.keeps)
-        else:
-            maps, prefixes = attended(self.model, small, positions_3RL, features, keys, layers, self.memory)
+        with at_rest(self.model.model.language_model):
+            if is_hybrid(text):
+                maps = attended_at_once(self.model, small, positions_3RL, features, layers)
+                prefixes = [None] * len(small.keeps)
+            else:
+                maps, prefixes = attended(self.model, small, positions_3RL, features, keys, layers, self.memory)
         found = zip(maps, request.layout.grids, strict=True)
         spread = [spread_over(one.unsqueeze(0), grid).flatten() for one, grid in found]
         return FirstSeen(spread, grids, features, prefixes)
@@ -108,6 +110,35 @@ class FirstLooker:
 
 
 # ---------------------------------------------------------------- reading
+
+
+@contextmanager
+def at_rest(reader: Any) -> Iterator[None]:
+    """A model that learns reads as one that is asked: with checkpointing, layers that learn would keep no keys."""
+    learning = [module for module in reader.modules() if module.training]
+    for module in learning:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in learning:
+            module.training = True
+
+
+def unanswered(small: Request) -> Request:
+    """Rows without the answers that they teach, which whoever asks does not know: a look asks what a row ends with.
+
+    An answer is the last run of labels. Where that begins before the last image, all is taught, and nothing is told.
+    """
+    if small.labels is None:
+        return small
+    real_RL, place_L = small.attention_mask.bool(), torch.arange(small.labels.shape[1], device=small.labels.device)
+    taught_RL = real_RL & (small.labels >= 0)
+    last_R1 = (taught_RL * place_L).amax(-1, keepdim=True)
+    start_R1 = ((real_RL & ~taught_RL & (place_L < last_R1)) * (place_L + 1)).amax(-1, keepdim=True)
+    shown_R1 = ((small.layout.types_BL > 0) * (place_L + 1)).amax(-1, keepdim=True)
+    answers_RL = (place_L >= start_R1) & taught_RL.any(-1, keepdim=True) & (start_R1 > shown_R1)
+    return replace(small, attention_mask=small.attention_mask * ~answers_RL)
 
 
 @dataclass(frozen=True, slots=True)
