@@ -30,6 +30,7 @@ NO_STRUCTURE = 0.02  # relevance whose peak is this close to its median points n
 AGREEMENT = 0.5  # share of the spread that must outlive smoothing; independent noise keeps 1/3
 NOISE_PEAK = 5.0  # standard deviations that a thousand cells of noise do not reach
 RULED_OUT = 0.002  # relevance below this is a no: such cells are alike, and the rest of a budget is spread over them
+LEAST_CLAIM = 0.02  # of the greatest claim on the rest of a budget: less is none
 LEAST_SHARE, SHARE_SPAN = 0.5, 0.45  # of the mass that just suffices: the least, and what particularizing adds
 SLACK = 1.8  # an automatic budget over what just suffices: things reach over the edges of their cells
 
@@ -173,6 +174,19 @@ def choose_with_coverage(scores_BHW: Tensor, even_BHW: Tensor, k_B: Tensor, expl
     return keep_BN.view_as(scores_BHW), alone_BN.view_as(scores_BHW)
 
 
+def share_out(even_BHW: Tensor, claims_BHW: Tensor) -> Tensor:
+    """Scores in (0, 1] whose first K cells, for every K, lie as densely as cells claim, and evenly among like claims.
+
+    As in drawing without replacement, with the even order in place of chance: its logarithm over the claim. Cells that
+    claim nothing come after all others; after them those that claim less, and BARE ones last, all in the even order.
+    """
+    claims_BHW = torch.where(claims_BHW.isfinite(), claims_BHW, 0.0)
+    relative_BHW = claims_BHW / claims_BHW.amax((-2, -1), keepdim=True).clamp(min=1e-12)
+    drawn_BHW = 1 / (1 - even_BHW.log() / relative_BHW.clamp(min=LEAST_CLAIM))
+    scores_BHW = torch.where(relative_BHW > LEAST_CLAIM, 3 + drawn_BHW, 2 + even_BHW)
+    return torch.where(claims_BHW < 0, even_BHW + (claims_BHW != BARE), scores_BHW) / 4
+
+
 def kept_indices(keep_BN: Tensor) -> tuple[Tensor, Tensor]:
     """Flat indices of the kept cells, increasing, `[B, K]`, padded with 0; and the mask of real ones."""
     counts_B = keep_BN.sum(-1)
@@ -266,12 +280,12 @@ class TokenAllocator(nn.Module):
         return budget_bounds(max(1, cells), self.min_tokens, self.max_tokens)
 
     def forward(
-        self, relevance_BHW: Tensor, tensions_BT: Tensor, k_B: Tensor, last_BHW: Tensor | None = None
+        self, relevance_BHW: Tensor, tensions_BT: Tensor, k_B: Tensor, rest_BHW: Tensor | None = None
     ) -> Allocation:
         """Choose k cells of each image. Rows with scores that are not finite keep everything.
 
-        `last_BHW` says how late cells come where a budget is spread evenly: LOUD ones where they are ruled out, BARE
-        ones, the very last, wherever; None: all are alike.
+        `rest_BHW` in [-1, 1] is what cells claim where a budget is spread evenly: of what is left of it, where they are
+        ruled out; what claims BARE comes last wherever; None: all alike.
         """
         finite_B = relevance_BHW.flatten(1).isfinite().all(-1) & tensions_BT.isfinite().all(-1)
         relevance_BHW = torch.where(finite_B.view(-1, 1, 1), relevance_BHW, 0.0)
@@ -281,8 +295,8 @@ class TokenAllocator(nn.Module):
         points_B, noisy_B = points_somewhere(relevance_BHW), looks_like_noise(relevance_BHW)
         spread_BHW = suppress_neighbours(relevance_BHW, diversify_B)
         left_BHW = even_BHW = coverage(height, width, relevance_BHW.device).expand_as(relevance_BHW)
-        if last_BHW is not None:
-            left_BHW, even_BHW = (even_BHW + (BARE - last_BHW)) / (BARE + 1), (even_BHW + (last_BHW < BARE)) / 2
+        if rest_BHW is not None:
+            left_BHW, even_BHW = share_out(even_BHW, rest_BHW), (even_BHW + (rest_BHW != BARE)) / 2
         scores_BHW = torch.where(spread_BHW < RULED_OUT, RULED_OUT * left_BHW, spread_BHW)
         scores_BHW = torch.where(points_B.view(-1, 1, 1), scores_BHW, even_BHW)
         explore_B = torch.where(noisy_B, explore_B.clamp(min=CAUTION), explore_B)

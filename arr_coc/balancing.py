@@ -1,9 +1,9 @@
-"""Three maps and the question -> weights, tensions, and one relevance map.
+"""Three maps and the question -> exponents, tensions, and one relevance map: a product of powers of odds.
 
 B batch, H W grid of cells, D language-model width, S = 3 scorers, T = 3 tensions.
 
-The policy reads the pooled question *and* the statistics of the three maps, so the same question may weigh differently
-on a busy street and on a plain wall. The tensions, each in [0, 1]:
+The policy reads the pooled question *and* the three maps' statistics, how far they agree among them, so the same
+question may weigh differently on a busy street and on a plain wall. The tensions, each in [0, 1]:
 
     compress - particularize   0: few tokens,  1: many          acts on the budget
     exploit - explore          0: relevance,   1: even coverage acts on the share of the budget spent on coverage
@@ -17,39 +17,53 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.config import DETAIL, GROUPS, SCORERS, TENSIONS
-from arr_coc.records import CAUTION, Balance, TexturePyramid
+from arr_coc.records import BARE, CAUTION, LOUD, Balance, TexturePyramid
 
-# An untrained participatory map is arbitrary: it is heard, and does not lead.
-UNTRAINED_WEIGHTS = (0.6, 0.6, 0.3)
+UNTRAINED_EXPONENTS = (0.5, 0.5, 1.0)
 UNTRAINED_TENSIONS = (0.5, 0.1, 0.2)
-STATISTICS = 4
+STATISTICS = 4  # of each map; and one for each pair of maps
 EVEN, NEARLY_EVEN = 0.65, 0.7  # spread of detail under which an image has no structure, and may have none
-SURE = 0.98  # relevance that the best cell of a structured image nearly always has
-LEAST_SCORE = 1e-3  # share of a map's peak that counts as nothing: a logarithm needs a floor
+SURE = 0.97  # relevance that the best cell of a structured image nearly always has
+GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
 LOUDER, LEAST_LOUD = 1.5, 0.1  # times what was found, and more, from where a cell's colour or detail is loud beside it
+LEAST_SCORE = 1e-3  # share of a map's peak that counts as nothing: a logarithm needs a floor
 WEAK_SALIENCY = 0.1  # a perspectival map whose peak stands this far above its mean counts for half
 
 
 def map_statistics(scores_BSHW: Tensor) -> Tensor:
-    """Mean, spread, peak and peakedness of each map: `[B, S * 4]`, finite for finite maps of any size."""
+    """Mean, spread, peak and peakedness of each map, and how far each two agree: `[B, S * 4 + S * (S - 1) / 2]`.
+
+    Finite for finite maps of any size. Agreement is a correlation: a map that follows nothing else may be mistaken.
+    """
     flat_BSN = scores_BSHW.flatten(2)
     mean_BS = flat_BSN.mean(-1)
-    spread_BS = (flat_BSN - mean_BS.unsqueeze(-1)).square().mean(-1).add(1e-12).sqrt()
+    apart_BSN = flat_BSN - mean_BS.unsqueeze(-1)
+    spread_BS = apart_BSN.square().mean(-1).add(1e-12).sqrt()
     peak_BS = flat_BSN.amax(-1)
-    return torch.stack([mean_BS, spread_BS, peak_BS, peak_BS - mean_BS], dim=-1).flatten(1)
+    each = torch.stack([mean_BS, spread_BS, peak_BS, peak_BS - mean_BS], dim=-1).flatten(1)
+    alike_BSN = apart_BSN / spread_BS.unsqueeze(-1)
+    pairs = ((one, two) for one in range(flat_BSN.shape[1]) for two in range(one))
+    agree = [(alike_BSN[:, one] * alike_BSN[:, two]).mean(-1) for one, two in pairs]
+    return torch.cat([each, torch.stack(agree, dim=-1)], dim=-1)
 
 
-def combine(scores_BSHW: Tensor, weights_BS: Tensor) -> Tensor:
-    """Weighted mean of the maps. A common factor of the weights does not matter to the choice and is divided out."""
-    total_B11 = weights_BS.sum(-1).clamp(min=1e-6).view(-1, 1, 1)
-    return torch.einsum("bshw,bs->bhw", scores_BSHW, weights_BS) / total_B11
+def product(scores_BSHW: Tensor, exponents_BS: Tensor) -> Tensor:
+    """Product of powers of the maps' odds, as a chance in [0, 1]: what each way holds for or against a cell, weighed.
+
+    A value of 1/2 changes nothing, and what one map is sure against, others must be surer for. As plain powers of maps
+    under 1, ways could only take away from each other, and training let the blind ones go. A sum of logarithms; 0 and 1
+    count as LEAST_SCORE and its opposite, smoothly, so that no single map is a veto without a way back.
+    """
+    inside_BSHW = LEAST_SCORE + (1 - 2 * LEAST_SCORE) * scores_BSHW
+    odds_BSHW = inside_BSHW.log() - (1 - inside_BSHW).log()
+    return torch.einsum("bshw,bs->bhw", odds_BSHW, exponents_BS).sigmoid()
 
 
 def multiply(scores_BSHW: Tensor, exponents_BS: Tensor) -> Tensor:
-    """Product of powers of the maps, as a sum of logarithms, brought to [0, 1]: the weighted geometric mean.
+    """Product of powers of maps that mean nothing but their order, brought to [0, 1]: the weighted geometric mean.
 
-    A cell must matter to every map that has an exponent. Each map is taken relative to its peak, so that its scale does
-    not matter; the root keeps what is left of small products apart from nothing.
+    Each map is taken relative to its peak, so that its scale does not matter; the root keeps what is left of small
+    products apart from nothing.
     """
     peak_BS11 = scores_BSHW.amax((2, 3), keepdim=True).clamp(min=LEAST_SCORE)
     logs_BSHW = (scores_BSHW / peak_BS11).clamp(min=LEAST_SCORE).log()
@@ -63,25 +77,26 @@ class AdaptiveTensionBalancer(nn.Module):
     def __init__(self, hidden_dim: int, width: int = 64) -> None:
         super().__init__()
         self.read_question = nn.Sequential(nn.RMSNorm(hidden_dim), nn.Linear(hidden_dim, width))
-        self.read_maps = nn.Linear(len(SCORERS) * STATISTICS, width)
+        pairs = len(SCORERS) * (len(SCORERS) - 1) // 2
+        self.read_maps = nn.Linear(len(SCORERS) * STATISTICS + pairs, width)
         self.decide = nn.Sequential(nn.GELU(), nn.Linear(width, len(SCORERS) + len(TENSIONS)))
         last = self.decide[-1]
         assert isinstance(last, nn.Linear)
         with torch.no_grad():
             last.weight.mul_(0.1)
-            last.bias.copy_(torch.logit(torch.tensor(UNTRAINED_WEIGHTS + UNTRAINED_TENSIONS)))
+            exponents = torch.tensor(UNTRAINED_EXPONENTS).expm1().log()  # what softplus takes back
+            last.bias.copy_(torch.cat([exponents, torch.logit(torch.tensor(UNTRAINED_TENSIONS))]))
 
     def forward(self, scores_BSHW: Tensor, question_BD: Tensor) -> Balance:
         """From the three maps and the pooled question."""
         hidden = self.read_question(question_BD) + self.read_maps(map_statistics(scores_BSHW))
-        decided = self.decide(hidden).sigmoid()
-        weights_BS, tensions_BT = decided.split([len(SCORERS), len(TENSIONS)], dim=-1)
-        weights_BS = weights_BS * self._trust(scores_BSHW)
-        return Balance(combine(scores_BSHW, weights_BS), weights_BS, tensions_BT)
+        decided_BS, decided_BT = self.decide(hidden).split([len(SCORERS), len(TENSIONS)], dim=-1)
+        exponents_BS = F.softplus(decided_BS) * self._trust(scores_BSHW)
+        return Balance(product(scores_BSHW, exponents_BS), exponents_BS, decided_BT.sigmoid())
 
     @staticmethod
     def _trust(scores_BSHW: Tensor) -> Tensor:
-        """1 for all but the perspectival map, whose weight falls where saliency is weak everywhere."""
+        """1 for all but the perspectival map, whose exponent falls where saliency is weak everywhere."""
         standout_BS = scores_BSHW.flatten(2).amax(-1) - scores_BSHW.flatten(2).mean(-1)
         trust_BS = standout_BS / (standout_BS + WEAK_SALIENCY)
         columns = zip(SCORERS, trust_BS.unbind(-1), strict=True)
@@ -104,8 +119,13 @@ def cautious(balance: Balance, spread_B: Tensor, even: float = EVEN) -> Balance:
     return replace(balance, tensions_BT=torch.stack([particularize_B, explore_B, diversify_B], dim=-1))
 
 
-def too_loud(pyramid: TexturePyramid, relevance_BHW: Tensor) -> Tensor:
-    """Cells that are louder than what was found, in colour or detail, and those beside them: `[B, H, W]` bool."""
+def overlooked(pyramid: TexturePyramid, relevance_BHW: Tensor, information_BHW: Tensor, bare_BHW: Tensor) -> Tensor:
+    """What cells that were ruled out claim of the rest of a budget, `[B, H, W]` in [-1, 1], without a gradient.
+
+    As much as they hold above the image's ground: what is empty claims nothing. What is louder than what was found, in
+    colour or detail, and what lies beside it, is LOUD and claims less: it was seen, and ruled out all the same. Bare
+    paper of a written page claims least of all.
+    """
     if (shape := tuple(relevance_BHW.shape[1:])) != pyramid.grid:
         raise ValueError(f"relevance of {shape} cells, of an image of {pyramid.grid}")
     relevance_BHW = relevance_BHW.detach()
@@ -117,4 +137,16 @@ def too_loud(pyramid: TexturePyramid, relevance_BHW: Tensor) -> Tensor:
     for level_BHW in (rgb_B3HW.amax(1) - rgb_B3HW.amin(1), detail_BHW):
         found_B11 = (level_BHW * share_BHW).sum((1, 2), keepdim=True)
         loud_BHW = torch.maximum(loud_BHW, (level_BHW > LOUDER * found_B11 + LEAST_LOUD).float())
-    return F.max_pool2d(loud_BHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0] > 0
+    loud_BHW = F.max_pool2d(loud_BHW.unsqueeze(1), 3, stride=1, padding=1)[:, 0]
+    claims_BHW = torch.where(loud_BHW > 0, LOUD, above_ground(information_BHW.detach()))
+    return claims_BHW.masked_fill(bare_BHW, BARE)
+
+
+def above_ground(information_BHW: Tensor) -> Tensor:
+    """Information over what the emptiest cells of the same image hold: paper and walls have grain, and say nothing.
+
+    Attention that falls on such cells is then worth nothing, however much it is.
+    """
+    sorted_BN = information_BHW.flatten(1).sort(-1).values
+    ground_B = sorted_BN[:, int(GROUND * (sorted_BN.shape[1] - 1))]
+    return (information_BHW - ground_B.view(-1, 1, 1)).clamp(min=0)

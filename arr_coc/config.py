@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-FORMAT_VERSION = 3  # raised when a saved adapter of the version before can no longer be read as it is
-# Keys that came within this version.
-SINCE = {"periphery", "context", "min_pixels", "max_pixels", "base_fingerprint", "figures", "voids"}
+FORMAT_VERSION = 4  # raised when a saved adapter of the version before can no longer be read as it is
 CONFIG_FILE = "arr_coc_config.json"
 
 ENCODINGS = ("auto", "dense", "sparse", "foveated", "weighted")
@@ -17,7 +15,7 @@ CONTEXTS = ("auto", "always", "never")
 POSITION_POLICIES = ("original", "compact")
 POOLINGS = ("mean", "last", "learned", "lm")
 
-SIGHTS = ("textures", "stem", "glance")
+SIGHTS = ("textures", "stem", "glance", "look")
 SCORERS = ("information", "perspectival", "participatory")
 TENSIONS = ("particularize", "explore", "diversify")
 
@@ -80,22 +78,25 @@ DEPTH = 0.65
 
 @dataclass(frozen=True, slots=True)
 class FirstLook:
-    """How a first look is made: least and most cells of the small copy, and the share of decoder layers that read."""
+    """A small copy: least and most cells, the share of the decoder layers that read it, times its sides are shorter."""
 
     least: int = 64
     most: int = 256
     depth: float = DEPTH
+    shrink: float = 2.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
             raise ValueError(f"a small copy of {self.least} to {self.most} cells: expected 1 <= least <= most")
         if not 0 < self.depth <= 1:
             raise ValueError(f"depth={self.depth}: expected the share of the decoder layers that read, in (0, 1]")
+        if not self.shrink >= 1:
+            raise ValueError(f"shrink={self.shrink}: expected how much shorter the copy's sides are, 1 or more")
 
     def grid(self, grid: tuple[int, int]) -> tuple[int, int]:
-        """Cells of the small copy: half of the image's side within the bounds, and never more than the image has."""
+        """Cells of the small copy of an image of `grid` cells: within the bounds, and never more than the image has."""
         cells = grid[0] * grid[1]
-        ratio = min(1.0, (min(max(self.least, cells / 4), self.most) / cells) ** 0.5)
+        ratio = min(1.0, (min(max(self.least, cells / self.shrink**2), self.most) / cells) ** 0.5)
         return max(1, round(grid[0] * ratio)), max(1, round(grid[1] * ratio))
 
     def clip_grid(self, grid: tuple[int, int], moments: int) -> tuple[int, int]:
@@ -110,6 +111,10 @@ class FirstLook:
     def layers(self, of: int) -> int:
         """Decoder layers that are read, of so many."""
         return max(1, round(self.depth * of))
+
+
+GLANCE = FirstLook(shrink=4.0)
+"""The small copy that a trained layer is shown: 64 cells up to 1024 px, so a look costs little more than a glance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +138,17 @@ class ARRCOCConfig:
     texture_channels: int = 13
     """Which registered set of texture channels is read; a set is named by its size."""
     sight: str = "stem"
-    """What scorers see beside the textures; each adds to the one before: textures (nothing), stem (a small convolution
-    over their fine level), glance (the image at a quarter of its size through the model's own ViT)."""
+    """What the participatory scorer is shown of a small copy of the image; each adds to the one before: textures, stem
+    (a small convolution over them), glance (the model's own ViT), look (where its language model looks for the
+    question)."""
     sight_channels: int = 32
     """Channels of the stem."""
     glance_channels: int = 96
     """Channels that the ViT's features of a glance are projected to."""
     glance_dim: int = 0
     """Width of the ViT that a glance goes through; 0 without a glance."""
+    look_dim: int = 0
+    """Attention maps of a look: heads of all decoder layers that read the small copy; 0 without a look."""
     min_tokens: int = 64
     """Least tokens that keep="auto" chooses of 1,024 cells; in proportion below, with the square root above."""
     max_tokens: int = 400
@@ -199,10 +207,12 @@ class ARRCOCConfig:
         for name in ("sight_channels", "glance_channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
-        if (self.sight == "glance") != (self.glance_dim > 0):
-            raise ValueError(
-                f"sight={self.sight!r} and glance_dim={self.glance_dim}: only a glance has the ViT's width, and it must"
-            )
+        for name, sights, what in (("glance_dim", SIGHTS[2:], "the ViT's width"), ("look_dim", SIGHTS[3:], "heads")):
+            if (self.sight in sights) != (getattr(self, name) > 0):
+                raise ValueError(
+                    f"sight={self.sight!r} and {name}={getattr(self, name)}: {' or '.join(sights)} alone has {what}, "
+                    "and it must"
+                )
 
     def as_json(self) -> str:
         """What `CONFIG_FILE` holds."""
@@ -213,10 +223,7 @@ class ARRCOCConfig:
 
     @classmethod
     def load(cls, folder: Path) -> "ARRCOCConfig":
-        """Read a saved config. Unknown, missing or outdated keys are refused by name, never guessed.
-
-        Only what no adapter could know when it was saved (`SINCE`) may be missing: it is as it was then.
-        """
+        """Read a saved config. Unknown, missing or outdated keys are refused by name, never guessed."""
         path = folder / CONFIG_FILE
         try:
             data = json.loads(path.read_text())
@@ -230,7 +237,7 @@ class ARRCOCConfig:
                 f"{FORMAT_VERSION}; train the adapter anew, or load it with the version of arr-coc that made it"
             )
         known = {field.name: field for field in fields(cls)}
-        for key in sorted((set(data) ^ set(known)) - (SINCE - set(data))):
+        for key in sorted(set(data) ^ set(known)):
             what = "unknown" if key in data else "missing"
             raise ValueError(f"{path.name}: key {key!r} is {what}; the adapter was saved by another version")
         for key, value in data.items():

@@ -1,10 +1,11 @@
-"""Textures and question -> three score maps, one per way of knowing.
+"""Textures, glance and question -> three score maps, one per way of knowing. None is given what another one has.
 
-B batch, C channels, H W grid of cells, L question tokens, D language-model width, E = 96 the shared space.
+B batch, C channels, H W grid of cells, M attention maps, L question tokens, D language-model width, E = 96 the shared
+space.
 
-    information    how much is there         question-blind, entropy inside the cell
-    perspectival   what stands out           question-blind, a small CNN
-    participatory  what the question wants   cells against the question's token embeddings
+    information    how much is there         what lies inside each full-size cell; question-blind
+    perspectival   what stands out           cells against their surround, and where people look; question-blind
+    participatory  what the question wants   the question, and a small copy of the image (`arr_coc/sight.py`)
 
 Every scorer is called as `scorer(pyramid, question)` and gives `[B, H, W]` in [0, 1].
 """
@@ -23,9 +24,12 @@ SHARED = 96  # E
 HEADS = 4
 ROUNDS = 2  # of deliberation between cells and question
 HEARD = 1024  # most places that a cell listens to: of more cells, means are heard, and cost grows as their number
+SURROUND = 5  # cells a side that a cell is held against
 WAVES = 8  # wavelengths that say where a cell is, per axis and phase
-LEVELS = FINE * FINE + 4 + 1  # values of one channel that belong to one cell, all three scales together
 GREY_LEVEL = 1 / 255
+# A standard deviation of 1/2 is the most that values in [0, 1] can have.
+MOST_BITS = 0.5 * math.log2(1 + (0.5 / GREY_LEVEL) ** 2)
+LEAST_LOOK = 1e-2  # attention under this share of an even one is as good as none: a logarithm needs a floor
 
 
 class QuestionPooler(nn.Module):
@@ -51,32 +55,46 @@ class QuestionPooler(nn.Module):
         return (weights_BL.unsqueeze(-1).to(tokens_BLD.dtype) * tokens_BLD).sum(1)
 
 
-class InformationScorer(nn.Module):
-    """How much is there: entropy of the values inside each cell, channels weighted by learned weights.
+def inside_bits(pyramid: TexturePyramid, names: tuple[str, ...]) -> Tensor:
+    """Entropy of the values inside each cell, per channel: `[B, C, H, W]` in [0, 1].
 
     The softmax entropy over a cell's channels would be highest for a flat patch. Measured instead are the values
     *inside* the cell, as a Gaussian of their variance above one grey level of noise: 1/2 log2(1 + variance / noise).
+    """
+    pyramid = pyramid.only(names)
+    fine = pyramid.fine_BChw
+    variance = (F.avg_pool2d(fine**2, FINE) - F.avg_pool2d(fine, FINE) ** 2).clamp(min=0)
+    place = next(names.index(name) for name in DETAIL if name in names)
+    # This channel is itself (twice) a standard deviation, of all pixels: it sees detail finer than the samples.
+    own = (pyramid.cell_BCHW[:, place] / 2) ** 2
+    variance = torch.cat([variance[:, :place], own.unsqueeze(1), variance[:, place + 1 :]], dim=1)
+    return 0.5 * torch.log2(1 + variance / GREY_LEVEL**2) / MOST_BITS
+
+
+class InformationScorer(nn.Module):
+    """How much is there: the entropies inside a cell, weighted, and what they say together and beside their mean.
+
+    It never looks beyond the cell, but for the image's mean: what stands out is for another to say. Untrained, it is
+    nearly the mean of the entropies.
     """
 
     def __init__(self, channels: int = 13) -> None:
         super().__init__()
         self.names = blind_names(channels)
-        self.variance_channel = next(self.names.index(name) for name in DETAIL if name in self.names)
-        self.channel_logits = nn.Parameter(torch.zeros(len(self.names)))
-        # A standard deviation of 1/2 is the most that values in [0, 1] can have.
-        self.most_bits = 0.5 * torch.log2(torch.tensor(1 + (0.5 / GREY_LEVEL) ** 2, device="cpu")).item()
+        count = len(self.names)
+        self.channel_logits = nn.Parameter(torch.zeros(count))
+        self.read = nn.Conv2d(2 * count, 16, 1)
+        self.tell = nn.Conv2d(16, 1, 1)
+        with torch.no_grad():  # at first a whisper
+            self.tell.weight.mul_(0.05)
+            self.tell.bias.zero_()  # type: ignore[union-attr]
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
-        pyramid = pyramid.only(self.names)
-        fine = pyramid.fine_BChw
-        mean = F.avg_pool2d(fine, FINE)
-        variance = (F.avg_pool2d(fine**2, FINE) - mean**2).clamp(min=0)
-        # This channel is itself (twice) a standard deviation, of all pixels: it sees detail finer than the samples.
-        own = (pyramid.cell_BCHW[:, self.variance_channel] / 2) ** 2
-        place = self.variance_channel
-        variance = torch.cat([variance[:, :place], own.unsqueeze(1), variance[:, place + 1 :]], dim=1)
-        bits_BCHW = 0.5 * torch.log2(1 + variance / GREY_LEVEL**2)
-        return torch.einsum("bchw,c->bhw", bits_BCHW, self.channel_logits.float().softmax(0)) / self.most_bits
+        bits_BCHW = inside_bits(pyramid, self.names)
+        held_BHW = torch.einsum("bchw,c->bhw", bits_BCHW, self.channel_logits.float().softmax(0))
+        beside = bits_BCHW - bits_BCHW.mean((2, 3), keepdim=True)
+        told_BHW = self.tell(F.gelu(self.read(torch.cat([bits_BCHW, beside], dim=1)))).squeeze(1)
+        return (held_BHW.logit(1e-4) + told_BHW).sigmoid()
 
 
 SALIENCY = {"spectral_residual": 4.0, "colour_contrast": 4.0, "local_contrast": 4.0, "saliency": 8.0}
@@ -122,17 +140,18 @@ def beside_blank(pyramid: TexturePyramid) -> Tensor:
 
 
 class PerspectivalScorer(nn.Module):
-    """What stands out: a small CNN (C-32-16-1) that goes down the pyramid, beside a direct reading of saliency."""
+    """What stands out: cells against their surround by a small CNN (C-32-16-1), beside a direct reading of saliency.
 
-    def __init__(self, channels: int = 13, seen: int = 0) -> None:
-        """`seen` is the number of channels of sight beside the textures."""
+    It reads means over cells and their quarters. What lies inside them is for the information scorer alone.
+    """
+
+    def __init__(self, channels: int = 13) -> None:
         super().__init__()
         self.names = blind_names(channels)
         channels = len(self.names)
-        self.from_fine = nn.Conv2d(channels, 32, 3, stride=2, padding=1)
-        self.from_middle = nn.Conv2d(channels, 32, 1)
-        self.down = nn.Conv2d(32, 16, 3, stride=2, padding=1)
-        self.from_cell = nn.Conv2d(channels + seen, 16, 1)
+        self.from_middle = nn.Conv2d(channels, 32, 3, stride=2, padding=1)
+        self.from_cell = nn.Conv2d(channels, 32, 1)
+        self.against = nn.Conv2d(64, 16, 3, padding=1)
         self.to_score = nn.Conv2d(16, 1, 3, padding=1, bias=False)
         self.saliency = nn.Conv2d(channels, 1, 1, bias=False)
         self.bias = nn.Parameter(torch.tensor(-2.0))
@@ -145,24 +164,30 @@ class PerspectivalScorer(nn.Module):
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens | None = None) -> Tensor:
         pyramid = pyramid.only(self.names)
-        middle = F.gelu(self.from_fine(pyramid.fine_BChw) + self.from_middle(pyramid.middle_BChw))
-        seen = () if pyramid.seen_BGHW is None else (pyramid.seen_BGHW,)
-        cell = F.gelu(self.down(middle) + self.from_cell(torch.cat([pyramid.cell_BCHW, *seen], dim=1)))
-        return (self.to_score(cell) + self.saliency(pyramid.cell_BCHW) + self.bias).squeeze(1).sigmoid()
+        cell = F.gelu(self.from_middle(pyramid.middle_BChw) + self.from_cell(pyramid.cell_BCHW))
+        surround = F.avg_pool2d(cell, SURROUND, stride=1, padding=SURROUND // 2, count_include_pad=False)
+        seen = F.gelu(self.against(torch.cat([cell, cell - surround], dim=1)))
+        return (self.to_score(seen) + self.saliency(pyramid.cell_BCHW) + self.bias).squeeze(1).sigmoid()
 
 
 class ParticipatoryScorer(nn.Module):
     """What the question wants: each cell against each question token; max, mean and sum over tokens, weighted.
 
-    Cells and tokens meet in a shared space of 96. Before they are matched, cells hear the question and each other
-    (`Deliberation`), since what answers may stand beside what was named. Without a question the map is constant at 1/2.
+    Of the image it is shown what a small copy gives: `pyramid.seen_BGHW`, and where the language model itself looked at
+    it for this question, per layer and head (`question.looked_BMHW`). Cells and tokens meet in a shared space of 96.
+    Before they are matched, cells hear the question and each other (`Deliberation`), since what answers may stand
+    beside what was named. Without a question the map is 1/2 everywhere, which speaks for nothing.
     """
 
-    def __init__(self, hidden_dim: int, channels: int = 13, seen: int = 0) -> None:
-        """`seen` is the number of channels of sight beside the textures."""
+    def __init__(self, hidden_dim: int, seen: int, look_dim: int = 0) -> None:
+        """`seen` is the number of channels of sight, `look_dim` that of attention maps, 0 where none are read."""
         super().__init__()
-        width = channels * LEVELS + seen
-        self.cells = nn.Sequential(nn.Conv2d(width, 2 * SHARED, 1), nn.GELU(), nn.Conv2d(2 * SHARED, SHARED, 1))
+        self.cells = nn.Sequential(nn.Conv2d(seen, 2 * SHARED, 1), nn.GELU(), nn.Conv2d(2 * SHARED, SHARED, 1))
+        self.looked = nn.Conv2d(look_dim + 1, SHARED, 1) if look_dim else None
+        self.trusts_look = nn.Parameter(torch.tensor(1.0)) if look_dim else None
+        if self.looked is not None:  # at first a look is heard as it is, summed up
+            nn.init.zeros_(self.looked.weight)
+            nn.init.zeros_(self.looked.bias)  # type: ignore[arg-type]
         self.question = nn.Sequential(nn.RMSNorm(hidden_dim), nn.Linear(hidden_dim, SHARED))
         self.deliberate = nn.ModuleList(Deliberation() for _ in range(ROUNDS))
         self.norm = nn.RMSNorm(SHARED)
@@ -173,7 +198,14 @@ class ParticipatoryScorer(nn.Module):
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens) -> Tensor:
         height, width = pyramid.grid
-        cells_BNE = self.cells(pyramid.stacked()).flatten(2).transpose(1, 2)
+        assert pyramid.seen_BGHW is not None, "a layer's sight comes before its scorers"
+        cells_BEHW = self.cells(pyramid.seen_BGHW)
+        looked_BHW = torch.zeros_like(cells_BEHW[:, 0])
+        if self.looked is not None and self.trusts_look is not None and question.looked_BMHW is not None:
+            told_BMHW, was_B11 = told_looks(question.looked_BMHW, self.looked.in_channels - 1)
+            cells_BEHW = cells_BEHW + self.looked(told_BMHW) * was_B11.unsqueeze(-1)
+            looked_BHW = self.trusts_look * told_BMHW[:, -1] * was_B11
+        cells_BNE = cells_BEHW.flatten(2).transpose(1, 2)
         tokens_BLE = self.question(question.tokens_BLD)
         for one_round in self.deliberate:
             cells_BNE = one_round(cells_BNE, tokens_BLE, question.mask_BL, (height, width))
@@ -184,8 +216,22 @@ class ParticipatoryScorer(nn.Module):
         mean_BN = total_BN / mask_B1L.sum(-1).clamp(min=1)
         best_BN = match_BNL.masked_fill(~mask_B1L, -1e4).amax(-1)
         wanted_BN = torch.stack([best_BN, mean_BN, total_BN], dim=-1) @ self.mix + self.wanted(cells_BNE).squeeze(-1)
-        wanted_BN = torch.where(question.asked_B.unsqueeze(1), wanted_BN, torch.zeros_like(wanted_BN))
-        return wanted_BN.sigmoid().view(-1, height, width)
+        wanted_BHW = (wanted_BN.view(-1, height, width) + looked_BHW).sigmoid()
+        return torch.where(question.asked_B.view(-1, 1, 1), wanted_BHW, torch.full_like(wanted_BHW, 0.5))
+
+
+def told_looks(looked_BMHW: Tensor, expected: int) -> tuple[Tensor, Tensor]:
+    """Attention maps as logarithms above an even share, and behind them that of their mean: `[B, M + 1, H, W]`.
+
+    Also which rows were looked at for at all, `[B, 1, 1]`: where every map is 0, nobody looked.
+    """
+    if looked_BMHW.shape[1] != expected:
+        found = looked_BMHW.shape[1]
+        raise ValueError(f"{found} attention maps, the adapter reads {expected}: load it with the model it is for")
+    mean_B1HW = looked_BMHW.mean(1, keepdim=True)
+    cells = looked_BMHW.shape[-2] * looked_BMHW.shape[-1]
+    told_BMHW = (torch.cat([looked_BMHW, mean_B1HW], dim=1) * cells + LEAST_LOOK).log()
+    return told_BMHW, (mean_B1HW.amax((2, 3)) > 0).unsqueeze(-1)
 
 
 class Deliberation(nn.Module):
@@ -266,12 +312,12 @@ def place_waves(height: int, width: int, device: torch.device) -> Tensor:
 class Knowing(nn.Module):
     """The three scorers together: pyramid and question -> `[B, 3, H, W]` in the order of SCORERS."""
 
-    def __init__(self, hidden_dim: int, channels: int = 13, seen: int = 0) -> None:
-        """`seen` is the number of channels of sight beside the textures."""
+    def __init__(self, hidden_dim: int, channels: int, seen: int, look_dim: int = 0) -> None:
+        """`seen` is the number of channels of sight, `look_dim` that of attention maps."""
         super().__init__()
         self.information = InformationScorer(channels)
-        self.perspectival = PerspectivalScorer(channels, seen)
-        self.participatory = ParticipatoryScorer(hidden_dim, channels, seen)
+        self.perspectival = PerspectivalScorer(channels)
+        self.participatory = ParticipatoryScorer(hidden_dim, seen, look_dim)
 
     def forward(self, pyramid: TexturePyramid, question: QuestionTokens) -> Tensor:
         return torch.stack([getattr(self, name)(pyramid, question) for name in SCORERS], dim=1)

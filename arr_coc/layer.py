@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator, kept_indices
-from arr_coc.balancing import EVEN, AdaptiveTensionBalancer, cautious, too_loud
+from arr_coc.balancing import EVEN, AdaptiveTensionBalancer, cautious, overlooked
 from arr_coc.config import SCORERS, ARRCOCConfig, Keep, check_keeps
 from arr_coc.knowing import Knowing, QuestionPooler
-from arr_coc.records import BARE, NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
+from arr_coc.records import NOT_FINITE, STRATEGIES, Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.sight import Sight, sight_width
 from arr_coc.texture import bare_paper, texture_pyramid
 from arr_coc.timing import Stopwatch
@@ -40,7 +40,7 @@ class ARRCOCOutput:
     kept: Tensor  # [B, H, W] bool
     relevance: Tensor  # [B, H, W]
     maps: dict[str, Tensor]  # scorer -> [B, H, W]
-    weights: Tensor  # [B, 3] in the order of SCORERS
+    weights: Tensor  # [B, 3] exponents, in the order of SCORERS
     tensions: Tensor  # [B, 3] in the order of TENSIONS
     strategies: list[tuple[str, str]]  # (name, reason) per image
     timings_ms: dict[str, float] = field(default_factory=dict)
@@ -53,7 +53,8 @@ class ARRCOCLayer(nn.Module):
     positions come out, which is what sparse encoding needs), `query_embeds` `[B, L, D]` or `[B, D]`, `image_tensor`
     `[B, 3, h, w]` (uint8, or float in [0, 1]), `grid` (H, W). Without a grid it is taken from the image's size
     where that fits the tokens (cells of 32 px), else the tokens must form a square. A layer with `sight="glance"` also
-    takes `glance` `[B, X, H, W]`, what the ViT makes of the image when it is small (`arr_coc.qwen.vision`).
+    takes `glance` `[B, X, H, W]`, what the ViT makes of the image when it is small (`arr_coc.qwen.vision`), and one
+    with `sight="look"` may take `looked` `[B, M, H, W]`, where the language model looked at that for the question.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ARRCOCLayer(nn.Module):
         sight_channels: int = 32,
         glance_channels: int = 96,
         glance_dim: int = 0,
+        look_dim: int = 0,
         pooling: str = "mean",
         straight_through: bool = False,
         voids: bool = False,
@@ -74,7 +76,8 @@ class ARRCOCLayer(nn.Module):
         super().__init__()
         self.texture_channels, self.straight_through, self.voids = texture_channels, straight_through, voids
         self.sight = Sight(sight, texture_channels, sight_channels, glance_channels, glance_dim)
-        self.knowing = Knowing(hidden_dim, texture_channels, sight_width(sight, sight_channels, glance_channels))
+        seen = sight_width(sight, texture_channels, sight_channels, glance_channels)
+        self.knowing = Knowing(hidden_dim, texture_channels, seen, look_dim)
         self.pool = QuestionPooler(hidden_dim, pooling)
         self.balancing = AdaptiveTensionBalancer(hidden_dim)
         self.attending = TokenAllocator(min_tokens, max_tokens)
@@ -103,12 +106,16 @@ class ARRCOCLayer(nn.Module):
                 bare_BHW = bare_paper(pyramid)  # first: what it takes is gone before anything is kept for gradients
                 scores_BSHW = self.knowing(pyramid, question)
             with part("balancing"):
-                even = 0.0 if self.voids else EVEN
-                balance = cautious(self.balancing(scores_BSHW, self.pool(question)), pyramid.spread_B, even)
-                loud_BHW = too_loud(pyramid, balance.relevance_BHW).to(torch.uint8)
-                last_BHW = loud_BHW.masked_fill(bare_BHW, BARE)
+                judgement = self.settle(scores_BSHW, question, pyramid.spread_B)
+                found = judgement.balance.relevance_BHW, judgement.maps["information"]
+                return replace(judgement, rest_BHW=overlooked(pyramid, *found, bare_BHW))
+
+    def settle(self, scores_BSHW: Tensor, question: QuestionTokens, spread_B: Tensor) -> Judgement:
+        """Balancing alone: what becomes of three maps; `spread_B` says how unevenly the image's detail lies."""
+        even = 0.0 if self.voids else EVEN
+        balance = cautious(self.balancing(scores_BSHW, self.pool(question)), spread_B, even)
         maps = dict(zip(SCORERS, scores_BSHW.unbind(1), strict=True))
-        return Judgement(maps, balance, balance.relevance_BHW.detach().sum((1, 2)), last_BHW=last_BHW)
+        return Judgement(maps, balance, balance.relevance_BHW.detach().sum((1, 2)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ARRCOCLayer":
         """Moves with its model, and stays in fp32 when the model is cast: ranks of a thousand scores need it."""
@@ -124,18 +131,19 @@ class ARRCOCLayer(nn.Module):
         *,
         query_mask: Tensor | None = None,
         glance: Tensor | None = None,
+        looked: Tensor | None = None,
         keep: Keep | list[Keep] = "auto",
     ) -> ARRCOCOutput:
         image_B3hw = image_tensor.unsqueeze(0) if image_tensor.ndim == 3 else image_tensor
         keeps = check_keeps(keep, image_B3hw.shape[0])
         grid = _grid_of(vision_embeds, image_B3hw, grid)
-        question = QuestionTokens.of(query_embeds, query_mask)
+        question = replace(QuestionTokens.of(query_embeds, query_mask), looked_BMHW=looked)
         stopwatch = Stopwatch(image_B3hw.device)
         judgement = self.weigh(self.see(image_B3hw, grid, glance, stopwatch), question, stopwatch)
         balance = judgement.balance
         with stopwatch.part("attending"):
             k_B = self.attending.budgets(balance.relevance_BHW.detach(), balance.tensions_BT[:, 0].detach(), keeps)
-            allocation = self.attending(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.last_BHW)
+            allocation = self.attending(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.rest_BHW)
         return self._output(vision_embeds, judgement, allocation, stopwatch)
 
     def _output(

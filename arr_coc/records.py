@@ -1,7 +1,7 @@
 """What the four parts hand to each other. They import these records, and never one another.
 
 B batch of images with one grid, C channels, H W grid of cells, N = H * W, L question tokens, D language-model width,
-S scorers, T tensions, G channels of sight.
+S scorers, T tensions, G channels of sight, M attention maps (of layers and heads).
 """
 
 import threading
@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.config import FINE
-
 CAUTION = 0.5  # least share of even coverage where a map, or an image, looks like noise
-LOUD, BARE = 1, 2  # what comes last of what is left of a budget, and what comes last wherever cells are spread evenly
+# Claims on what is left of a budget: 0 comes after all that claim more, LOUD after that, and BARE is the last of all,
+# also where else cells are spread evenly.
+LOUD, BARE = -0.5, -1.0
 MOST_TABLE_BYTES = 32 << 20  # of a kind: those of 80 image sizes up to 1,024 px a side
 
 
@@ -58,7 +58,7 @@ class TexturePyramid:
     cell_BCHW: Tensor  # [B, C, H, W]
     names: tuple[str, ...]
     spread_B: Tensor  # how unevenly detail lies over the cells
-    seen_BGHW: Tensor | None = None  # [B, G, H, W], what the layer's sight made of it; None without sight
+    seen_BGHW: Tensor | None = None  # [B, G, H, W], what the layer's sight made of a small copy; None before it did
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -93,11 +93,6 @@ class TexturePyramid:
         fine, middle, cell, spread, *seen = (torch.cat(level) for level in zip(*several, strict=True))
         return cls(fine, middle, cell, names, spread, *seen)
 
-    def stacked(self) -> Tensor:
-        """All three levels and what was seen, side by side per cell: [B, 21 C + G, H, W]."""
-        levels = [F.pixel_unshuffle(self.fine_BChw, FINE), F.pixel_unshuffle(self.middle_BChw, 2), self.cell_BCHW]
-        return torch.cat(levels if self.seen_BGHW is None else [*levels, self.seen_BGHW], dim=1)
-
 
 @dataclass(frozen=True, slots=True)
 class QuestionTokens:
@@ -105,6 +100,7 @@ class QuestionTokens:
 
     tokens_BLD: Tensor
     mask_BL: Tensor  # bool, True where there is a token
+    looked_BMHW: Tensor | None = None  # where the language model looked at a small copy; 0 all over: it did not
 
     @classmethod
     def of(cls, embeds: Tensor, mask_BL: Tensor | None = None) -> "QuestionTokens":
@@ -132,7 +128,7 @@ class Balance:
     """One relevance map, and what made it."""
 
     relevance_BHW: Tensor  # in [0, 1]
-    weights_BS: Tensor  # of a mean, in [0, 1], need not sum to one; or exponents of a product, 0 or more
+    weights_BS: Tensor  # exponents of a product, 0 or more; or weights of a mean
     tensions_BT: Tensor  # in [0, 1], in the order of TENSIONS
 
 
@@ -143,7 +139,7 @@ class Judgement:
     maps: dict[str, Tensor]  # scorer -> [B, H, W]; the weights of `balance` are in this order
     balance: Balance
     mass_B: Tensor  # what each image claims of a shared budget; comparable between images
-    last_BHW: Tensor | None = field(default=None, kw_only=True)  # uint8: how late cells come, LOUD or BARE; 0 as any
+    rest_BHW: Tensor | None = field(default=None, kw_only=True)  # -1 to 1: claims of ruled-out cells; None: all alike
 
 
 @dataclass(frozen=True, slots=True)

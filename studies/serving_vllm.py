@@ -69,9 +69,9 @@ class Way:
         return {"cpu_s": round(self.cpu, 2), "wall_s": round(self.wall, 2), **ratio}
 
 
-def forget() -> None:
+def forget(selector: str) -> None:
     """What the plugin remembers of images: the next way shall not find what the last one made."""
-    front = front_chooser("mini", "auto", None, None)
+    front = front_chooser("mini", selector, None, None)
     front.memory.clear()
     front.chooser.memory.clear()
 
@@ -90,7 +90,7 @@ def many(stock: Any, plugin: Any, given: argparse.Namespace) -> dict[str, Any]:
         answers += [scene.questions[0].answer for scene in scenes]
         asked = [(Image.fromarray(draw_scene(scene)), scene.questions[0].text) for scene in scenes]
         for way in found.values():
-            forget()
+            forget(given.selector)
             way.ask(asked)
         print({name: way.told(found[STOCK]) for name, way in found.items()}, flush=True)
     right = {name: sum(map(str.__eq__, way.texts, answers)) for name, way in found.items()}
@@ -103,7 +103,7 @@ def ten(stock: Any, plugin: Any, given: argparse.Namespace) -> dict[str, Any]:
     for number in range(given.repeats):
         image = Image.fromarray(draw_scene(make_scene(FIRST - 1 - number, "seen", (given.side, given.side))))
         for way in found.values():
-            forget()
+            forget(given.selector)
             for question in TEN:
                 way.ask([(image, question)])
         print({name: way.told(found[STOCK]) for name, way in found.items()}, flush=True)
@@ -116,10 +116,11 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=16, help="images that are asked about at once")
     parser.add_argument("--side", type=int, default=1024, help="pixels")
     parser.add_argument("--repeats", type=int, default=3, help="images of ten questions")
+    parser.add_argument("--selector", default="auto", help="of the plugin")
     parser.add_argument("--plain", action="store_true", help="the plugin with keep=1.0 too")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    how = engine_arguments("mini", max_model_len=4096)
+    how = engine_arguments("mini", selector=given.selector, max_model_len=4096)
     plugin = vllm.LLM(**how)
     stock = vllm.LLM(**{**how, "hf_overrides": {}, "model": resolve("mini")})
     for way in ways(stock, plugin, given.plain).values():  # each once, so that nothing is made on the way

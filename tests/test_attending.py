@@ -215,23 +215,23 @@ def test_what_is_left_of_a_budget_is_spread_over_cells_that_are_ruled_out():
 
 @pytest.mark.parametrize("late", [LOUD, BARE])
 def test_what_comes_last_has_nothing_of_a_budget_until_all_else_is_kept(late):
-    relevance, last = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16, dtype=torch.uint8)
+    relevance, claims = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16)
     relevance[0, 5, 3:6] = 0.9
-    last[0, 4:12, 4:12] = late
+    claims[0, 4:12, 4:12] = late
     for k in (16, 64, 192):
-        kept = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([k]), last).keep_BHW[0]
+        kept = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([k]), claims).keep_BHW[0]
         assert kept.sum() == k
         assert kept[5, 3:6].all(), "what is relevant is kept, wherever it lies"
-        assert (kept & (last[0] > 0)).sum() == 2
-    most = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([230]), last).keep_BHW[0]
-    assert most[last[0] == 0].all()
+        assert (kept & (claims[0] < 0)).sum() == 2
+    most = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([230]), claims).keep_BHW[0]
+    assert most[claims[0] == 0].all()
 
 
 def test_bare_paper_comes_after_what_is_loud():
-    relevance, last = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16, dtype=torch.uint8)
+    relevance, claims = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16)
     relevance[0, 5, 3:6] = 0.9
-    last[0, :4], last[0, 8:] = LOUD, BARE
-    kept = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([100]), last).keep_BHW[0]
+    claims[0, :4], claims[0, 8:] = LOUD, BARE
+    kept = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([100]), claims).keep_BHW[0]
     assert kept[4:8].all()
     assert kept[:4].sum() == 36
     assert not kept[8:].any()
@@ -240,22 +240,49 @@ def test_bare_paper_comes_after_what_is_loud():
 @pytest.mark.parametrize("peak", [0.9, 0.01])
 def test_an_even_grid_leaves_bare_paper_out_and_not_what_is_loud(peak):
     """Half of the budget is spread evenly, or all of it, where a map is not believed: then nothing was found either."""
-    relevance, last = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16, dtype=torch.uint8)
+    relevance, claims = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16)
     relevance[0, 5, 3] = peak
-    last[0, :, :4], last[0, :, 8:] = LOUD, BARE
-    kept = TokenAllocator()(relevance, torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([64]), last).keep_BHW[0]
+    claims[0, :, :4], claims[0, :, 8:] = LOUD, BARE
+    kept = TokenAllocator()(relevance, torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([64]), claims).keep_BHW[0]
     assert not kept[:, 8:].any()
     assert kept[:, :4].sum() >= 12
 
 
-@given(st.integers(0, 9), st.sampled_from((0, LOUD, BARE)))
+def test_the_rest_of_a_budget_goes_where_it_is_claimed():
+    relevance, claims = torch.zeros(1, 16, 16), torch.zeros(1, 16, 16)
+    relevance[0, 5, 3:6] = 0.9
+    claims[0, :8], claims[0, 8:, :8] = 0.8, 0.2  # half of the image, a quarter that holds little, a quarter of nothing
+    for k in (16, 64):
+        allocation = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([k]), claims)
+        kept = allocation.keep_BHW[0]
+        assert kept.sum() == k
+        assert kept[5, 3:6].all()
+        assert not kept[8:, 8:].any(), "empty ground comes last"
+        assert kept[:8].sum() > 4 * kept[8:, :8].sum()
+        assert (kept[:8].view(2, 4, 4, 4).sum((1, 3)) > 0).all(), "evenly where claims are alike"
+    claims[0, 8:12, 8:] = LOUD
+    most = TokenAllocator()(relevance, torch.zeros(1, 3), torch.tensor([230]), claims).keep_BHW[0]
+    assert most.sum() == 230
+    assert most[12:].all(), "what claims less than nothing comes after what claims nothing"
+
+
+@given(st.integers(0, 9), st.sampled_from([0.0, 1e-9, 0.3, 1.0, LOUD, BARE]))
 @settings(max_examples=20, deadline=None)
-def test_where_all_or_none_come_last_the_rest_is_even(seed, which):
+def test_claims_that_are_alike_are_the_even_order(seed, claim):
     relevance = torch.zeros(1, 6, 7)
     relevance[0, seed % 6, seed % 7] = 0.9
-    asked = (relevance, torch.zeros(1, 3), torch.tensor([3 + seed]))
-    alike = torch.full_like(relevance, which, dtype=torch.uint8)
-    assert torch.equal(TokenAllocator()(*asked, alike).keep_BHW, TokenAllocator()(*asked).keep_BHW)
+    given_claims = (relevance, torch.zeros(1, 3), torch.tensor([3 + seed]))
+    plain = TokenAllocator()(*given_claims).keep_BHW
+    assert torch.equal(TokenAllocator()(*given_claims, torch.full_like(relevance, claim)).keep_BHW, plain)
+
+
+@pytest.mark.parametrize("even", [0.0, 1.0])
+def test_claims_that_are_no_numbers_claim_nothing(even):
+    relevance, claims = torch.zeros(1, 4, 4), torch.full((1, 4, 4), torch.nan)
+    relevance[0, 0, 0] = 0.9
+    given_claims = (relevance, torch.tensor([[0.5, even, 0.0]]), torch.tensor([5]))
+    plain = TokenAllocator()(*given_claims).keep_BHW
+    assert torch.equal(TokenAllocator()(*given_claims, claims).keep_BHW, plain)
 
 
 @given(st.integers(1, 64), st.floats(0, 1), st.floats(0, 1), st.integers(0, 5))

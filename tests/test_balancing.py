@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.balancing import AdaptiveTensionBalancer, combine, map_statistics, too_loud
+from arr_coc.balancing import LEAST_SCORE, AdaptiveTensionBalancer, map_statistics, overlooked, product
+from arr_coc.knowing import inside_bits
+from arr_coc.records import BARE, LOUD
 from arr_coc.texture import texture_pyramid
 
 DIM = 24
@@ -27,7 +29,8 @@ def asked(seed: int = 0, batch: int = 1) -> torch.Tensor:
 def test_shapes_and_ranges(balancer):
     balance = balancer(maps(batch=3), asked(batch=3))
     assert balance.relevance_BHW.shape == (3, 8, 8)
-    for values in (balance.relevance_BHW, balance.weights_BS, balance.tensions_BT):
+    assert (balance.weights_BS > 0).all()
+    for values in (balance.relevance_BHW, balance.tensions_BT):
         assert values.min() >= 0
         assert values.max() <= 1
     assert balance.weights_BS.shape == balance.tensions_BT.shape == (3, 3)
@@ -46,14 +49,42 @@ def test_every_parameter_of_the_policy_learns(balancer):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_relevance_follows_the_weights():
+def test_relevance_is_a_product_of_powers_of_odds():
+    scores = maps() * 0.8 + 0.1
+    odds = (scores / (1 - scores)).log() * (1 - 2 * LEAST_SCORE)  # the floor pulls them in, a little
+    assert torch.allclose(product(scores, torch.tensor([[1.0, 0, 0]])), scores[:, 0], atol=2e-3)
+    expected = (2 * odds[:, 1] + 0.5 * odds[:, 2]).sigmoid()
+    assert torch.allclose(product(scores, torch.tensor([[0, 2.0, 0.5]])), expected, atol=1e-2)
+    assert (product(scores, torch.zeros(1, 3)) == 0.5).all()
+
+
+def test_a_map_of_one_half_changes_nothing_and_an_empty_cell_needs_surer_others():
+    scores = torch.full((1, 3, 1, 4), 0.9)
+    scores[0, 1] = 0.5
+    scores[0, 0, 0, 0], scores[0, 2, 0, 1] = 0.0, 0.0
+    scores[0, 0, 0, 2] = 0.5
+    both, _, alone, agreed = (product(scores, torch.ones(1, 3))[0, 0, place] for place in (0, 1, 2, 3))
+    assert both < 0.02
+    assert product(scores, torch.ones(1, 3))[0, 0, 1] == pytest.approx(float(both))
+    assert alone == pytest.approx(0.9, abs=2e-3)
+    assert agreed > 0.98, "ways that agree are surer together than each alone"
+
+
+def test_a_veto_has_a_way_back():
+    scores = torch.zeros(1, 3, 1, 1, requires_grad=True)
+    product(scores, torch.ones(1, 3)).log().sum().backward()
+    assert (scores.grad > 1).all()
+
+
+def test_maps_that_agree_are_told_from_those_that_do_not():
     scores = maps()
-    assert torch.allclose(combine(scores, torch.tensor([[1.0, 0, 0]])), scores[:, 0])
-    assert torch.allclose(combine(scores, torch.tensor([[0, 0.5, 0.5]])), scores[:, 1:].mean(1))
-    assert combine(scores, torch.zeros(1, 3)).isfinite().all()
+    scores[:, 1] = scores[:, 0] * 0.5
+    pairs = map_statistics(scores)[0, -3:]
+    assert pairs[0] == pytest.approx(1.0, abs=1e-4)
+    assert pairs[1:].abs().max() < 0.5
 
 
-def test_what_is_louder_than_what_was_found_is_told_by_its_colour_and_by_its_detail():
+def test_the_rest_of_a_budget_is_claimed_by_what_is_quiet_and_holds_something():
     image = torch.full((1, 3, 288, 288), 0.8)
     noise = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0)) - 0.5
     image[..., 0:32, 0:32] += 0.4 * noise  # what is sought: quiet
@@ -63,16 +94,19 @@ def test_what_is_louder_than_what_was_found_is_told_by_its_colour_and_by_its_det
     pyramid = texture_pyramid(image.clamp(0, 1), 9)
     relevance = torch.full((1, 9, 9), 1e-4)
     relevance[0, 0, 0] = 0.9
-    loud = too_loud(pyramid, relevance)[0]
-    assert not loud[4, 0]
-    assert not loud[8, 8]
-    assert loud[3:6, 3:6].all(), "and what lies beside it"
-    assert loud[0, 8]
+    told, bare = inside_bits(pyramid, pyramid.names).mean(1), torch.zeros(1, 9, 9, dtype=torch.bool)
+    bare[0, 8, :2] = bare[0, 5, 5] = True
+    claims = overlooked(pyramid, relevance, told, bare)[0]
+    assert claims[4, 0] > 0.1
+    assert claims[8, 8] == 0, "blank"
+    assert (claims[3:5, 3:5] == LOUD).all(), "loud, and what lies beside it"
+    assert claims[0, 8] == LOUD
+    assert (claims[bare[0]] == BARE).all(), "bare paper, loud or not"
     relevance[0, 0, 0], relevance[0, 4, 4] = 0, 0.9
-    assert not too_loud(pyramid, relevance)[0, 4, 4], "nothing is louder than itself"
+    assert overlooked(pyramid, relevance, told, bare)[0, 4, 4] >= 0, "nothing is louder than itself"
 
 
-def test_weak_saliency_lowers_the_perspectival_weight(balancer):
+def test_weak_saliency_lowers_the_perspectival_exponent(balancer):
     strong, weak = maps(), maps()
     strong[:, 1], weak[:, 1] = 0.2, 0.2
     strong[:, 1, 3, 3], weak[:, 1, 3, 3] = 0.9, 0.22

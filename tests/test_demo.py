@@ -517,7 +517,7 @@ def test_a_look_shows_the_maps_and_the_numbers(looked, scene):
     assert min(texture_sheet(looked.picture, cell=looked.cell).size) > 200
     told = microscope.balance(looked)
     assert f"**{looked.choice.tokens_kept}** of 256 cells kept" in told
-    assert told.count("weight of the") == 3
+    assert told.count("exponent of the") == 3
     assert "explore" in told
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import arr_coc
-from arr_coc.balancing import combine
+from arr_coc.balancing import product
 from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig
 from arr_coc.evaluation.statistics import Clustered, difference_of, mean_of
 from arr_coc.files import read_json_object
@@ -31,8 +31,9 @@ from studies.cells import boxes_cells
 from studies.mini.evaluation import load_answerer
 from studies.outcomes import Outcome, interval
 from studies.selector import main as selector
+from studies.selector import worlds
 from studies.selector.ablation import (
-    TEXTURE_GROUPS,
+    DEFAULT_GROUPS,
     fixed_policy,
     knock_outs,
     spread_budget,
@@ -52,7 +53,7 @@ from studies.selector.failures import (
 )
 from studies.selector.measures import of_full, ratio_of
 from studies.selector.questions import boxes_meet, different_pairs, parse, rephrase, reworded, slots_of
-from studies.selector.selection import Chooser, Chosen, Glances, at_random
+from studies.selector.selection import Alteration, Chooser, Chosen, Glances, at_random
 from studies.selector.study import WHOLE, answer_ways, recalls, scores
 from studies.selector.weights import CLAIMS, claim, per_image, permutation_p, table, write_docs
 
@@ -72,9 +73,10 @@ def answerer():
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory):
-    """A layer with a glance that nobody trained, but that does not sit at its starting point either."""
+    """A layer with a look that nobody trained, but that does not sit at its starting point either."""
     torch.manual_seed(0)
-    config = ARRCOCConfig(hidden_dim=256, sight="glance", glance_dim=256, trained=True, base_model="mini")
+    dims = {"glance_dim": 256, "look_dim": 20}
+    config = ARRCOCConfig(256, sight="look", **dims, trained=True, base_model="mini", context="never")
     layer = ARRCOCLayer.from_config(config)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -132,7 +134,7 @@ def test_chance_keeps_exactly_k_of_the_same_questions():
 @pytest.mark.parametrize("keep", [0.25, "auto"])
 def test_the_chooser_keeps_what_the_product_keeps(answerer, adapter, chooser, asked, keep):
     config, layer = load_fitting(adapter, answerer.model)
-    owner = ARRCOCQwen(answerer.model, config, layer, load_processor(str(MINI)), keep=keep).eval()
+    owner = ARRCOCQwen(answerer.model, config, layer, load_processor(str(MINI)), keep=keep, break_even=0).eval()
     found = chooser.over(asked[:2], [keep])[keep]
     for one in found[:2] + found[-1:]:
         about = asked[one.image]
@@ -237,7 +239,7 @@ def test_a_scorer_knocked_out_leaves_the_others(chooser, asked, judgement):
     kept[:, 2] = 0
     assert torch.equal(changed.balance.weights_BS, kept)
     maps = torch.stack(list(judgement.maps.values()), dim=1)
-    torch.testing.assert_close(changed.balance.relevance_BHW, combine(maps[:, :2], kept[:, :2]))
+    torch.testing.assert_close(changed.balance.relevance_BHW, product(maps[:, :2], kept[:, :2]))
     assert not torch.allclose(changed.balance.relevance_BHW, judgement.balance.relevance_BHW)
 
 
@@ -247,13 +249,13 @@ def test_a_tension_and_the_policy_are_fixed(chooser, asked, judgement):
     assert torch.equal(changed.tensions_BT[:, ::2], judgement.balance.tensions_BT[:, ::2])
     torch.testing.assert_close(changed.relevance_BHW, judgement.balance.relevance_BHW)
     fixed = judged(chooser, asked, fixed_policy((0.0, 1.0, 0.0), (0.1, 0.2, 0.3)))
-    torch.testing.assert_close(fixed.balance.relevance_BHW, fixed.maps["perspectival"])
+    torch.testing.assert_close(fixed.balance.relevance_BHW, fixed.maps["perspectival"], atol=2e-3, rtol=0)
     assert fixed.balance.tensions_BT.unique(dim=0).tolist() == [pytest.approx([0.1, 0.2, 0.3])]
 
 
-@pytest.mark.parametrize("group", TEXTURE_GROUPS)
+@pytest.mark.parametrize("group", DEFAULT_GROUPS)
 def test_textures_knocked_out_are_flat_and_the_rest_is_not(chooser, asked, group):
-    images, channels = [asked[0].image], list(TEXTURE_GROUPS[group])
+    images, channels = [asked[0].image], list(DEFAULT_GROUPS[group])
     before, after = chooser.see(images), chooser.see(images, without_textures(channels))
     others = [c for c in range(13) if c not in channels]
     for level in ("fine_BChw", "middle_BChw", "cell_BCHW"):
@@ -262,17 +264,17 @@ def test_textures_knocked_out_are_flat_and_the_rest_is_not(chooser, asked, group
         torch.testing.assert_close(
             now[:, channels], was[:, channels].mean((2, 3), keepdim=True).expand_as(now[:, channels])
         )
-    assert not torch.allclose(before.seen_BGHW[:, :32], after.seen_BGHW[:, :32])  # the stem looks at textures
-    assert torch.equal(before.seen_BGHW[:, 32:], after.seen_BGHW[:, 32:])  # the glance does not
+    assert not torch.allclose(before.seen_BGHW[:, :45], after.seen_BGHW[:, :45])  # the small copy's textures, the stem
+    assert torch.equal(before.seen_BGHW[:, 45:], after.seen_BGHW[:, 45:])  # the glance reads none
 
 
-@pytest.mark.parametrize(("part", "first", "last"), [("stem", 0, 32), ("glance", 32, 128)])
+@pytest.mark.parametrize(("part", "first", "last"), [("small textures", 0, 13), ("stem", 13, 45), ("glance", 45, 141)])
 def test_sight_knocked_out_is_dark(chooser, adapter, asked, part, first, last):
     alteration = knock_outs(ARRCOCConfig.load(adapter), (1, 1, 1), (0, 0, 0))[part]
     before = chooser.see([asked[0].image]).seen_BGHW
     after = chooser.see([asked[0].image], alteration).seen_BGHW
     others = [channel for channel in range(before.shape[1]) if not first <= channel < last]
-    assert before.shape[1] == 128
+    assert before.shape[1] == 141
     assert torch.equal(before[:, others], after[:, others])
     assert before[:, first:last].abs().amax((0, 2, 3)).min() > 0
     assert not after[:, first:last].any()
@@ -282,7 +284,26 @@ def test_every_part_has_its_knock_out():
     names = knock_outs(ARRCOCConfig(hidden_dim=8, sight="stem"), (1, 1, 1), (0, 0, 0))
     assert "stem" in names
     assert "glance" not in names
-    assert all(any(part in name for name in names) for part in (*SCORERS, *TENSIONS, *TEXTURE_GROUPS, "policy"))
+    assert all(any(part in name for name in names) for part in (*SCORERS, *TENSIONS, *DEFAULT_GROUPS, "policy"))
+    config = ARRCOCConfig(hidden_dim=8, texture_channels=40, sight="look", glance_dim=4, look_dim=6)
+    names = knock_outs(config, (1, 1, 1), (0, 0, 0))
+    assert {"small textures", "stem", "glance", "look", "textures saliency", "textures text"} <= set(names)
+
+
+def test_without_the_look_a_layer_chooses_at_a_glance(chooser, asked, judgement):
+    light = judged(chooser, asked, Alteration(light=True))
+    for name in ("information", "perspectival"):
+        torch.testing.assert_close(light.maps[name], judgement.maps[name])
+    assert not torch.allclose(light.maps["participatory"], judgement.maps["participatory"])
+
+
+def test_every_way_is_measured_in_a_world(chooser):
+    found = worlds.measure(chooser, "old seen", 5, PX, ([0.5, 0.5, 1.0], [0.5, 0.1, 0.2]))
+    ways = {"balanced", "light", "exponents at their means", "look twice", *(f"without {name}" for name in SCORERS)}
+    assert set(found["recall"]) == ways
+    assert found["questions"] == 5
+    assert all(0 <= found["recall"][way][str(keep)]["mean"] <= 1 for way in ways for keep in worlds.KEEPS)
+    assert set(found["exponents"]) >= set(found["families"]["balanced"]["0.25"])
 
 
 @settings(max_examples=50, deadline=None)
@@ -538,7 +559,7 @@ def test_the_report_agrees_with_itself(report):
     assert found["others"]["twin"]["auto_mean_keep"]["mean"] == found["auto"]["mean_keep"]
     assert found["ablation"]["nothing"]["recall_0.1_change"]["mean"] == 0
     assert found["random_sparse_detail"]["0.25"]["accuracy"] != found["sparse_detail"]["0.25"]["accuracy"]
-    assert found["px1024"]["iou_64"]["trained"]["mean"] < found["px1024"]["iou_64"]["ceiling"]["mean"] < 1
+    assert found["px1024"]["iou_64"]["trained"]["mean"] <= found["px1024"]["iou_64"]["ceiling"]["mean"] < 1
     full, sparse = found["full"]["accuracy"]["mean"], found["sparse_detail"]["0.1"]["accuracy"]["mean"]
     assert found["sparse"]["0.1"] == pytest.approx(sparse / full, abs=1e-4)
     levels = [found["difficulties"][level]["0.1"]["accuracy"] for level in ("plain", "hard")]

@@ -15,6 +15,7 @@ from arr_coc.cli.run import run
 from arr_coc.qwen import familiar
 from arr_coc.qwen.familiar import CALLED, PROBE, meant, outside_words, words_notices
 from arr_coc.qwen.loading import resolve
+from arr_coc.selectors import ARRCOCSelector
 from arr_coc_scenes import draw_scene, make_scene
 from studies.wide.making import make_wide
 
@@ -115,10 +116,16 @@ def test_an_image_is_judged_once(mini, monkeypatch):
         mini.unfamiliar(Image.new("RGB", (64, 64)))
 
 
-def test_a_glance_of_the_selector_judges_as_well(mini, monkeypatch):
-    """What is left by a choice differs little from what is made for it, so that an answer pays for one glance only."""
+@pytest.mark.parametrize("light", [0, 1])
+def test_a_glance_of_the_selector_judges_as_well(mini, monkeypatch, light):
+    """What is left by a choice differs little from what is made for it, so that an answer pays for one glance only.
+
+    A copy of 64 cells is as large as what the probe judges where the image is square; others pay for their own.
+    """
+    own = (mini.model, mini.arr_coc_config, mini.layer, mini.processor)
+    mini = ARRCOCQwen(*own, selector=ARRCOCSelector(mini.layer, light)).eval()
     pictures = [np.array(Image.open(PHOTOGRAPH).crop((0, 0, 512, 512 + 96 * n))) for n in range(2)]
-    pictures += [draw_scene(make_scene(seed, "seen", (512 + 256 * seed, 640))) for seed in range(3)]
+    pictures += [draw_scene(make_scene(seed, "seen", (512 + 256 * seed, 512 + 128 * seed))) for seed in range(3)]
     inputs = [mini.encode_question(Image.fromarray(np.array(pixels)), "What colour is it?") for pixels in pictures]
     weight_X, bias = mini._probe
     for one in inputs:
@@ -126,11 +133,16 @@ def test_a_glance_of_the_selector_judges_as_well(mini, monkeypatch):
         (key,) = mini.impressions.keys([image], mini.model.model)
         assert mini.impressions.get(key) is None
         mini.choose(one, keep=0.25)
-        left = mini.impressions.get(key)[0] @ weight_X + bias
+        left = mini.impressions.get(key)
+        if image.shape[-2] != image.shape[-1]:
+            assert left is None
+            continue
         own = familiar.impression(mini.model, image, mini.geometry) @ weight_X + bias
-        assert abs(left - own) < 0.5, "drawings are about 6 under a photograph"
-    monkeypatch.setattr(familiar, "impression", None)  # nothing looks again
+        assert abs(left[0] @ weight_X + bias - own) < 0.5, "drawings are about 6 under a photograph"
+    paid, pay = [], familiar.impression
+    monkeypatch.setattr(familiar, "impression", lambda *given: paid.append(given) or pay(*given))
     assert [bool(mini.unfamiliar(one)) for one in inputs] == [True, True, False, False, False]
+    assert len(paid) == 3
 
 
 def test_a_model_without_a_probe_says_nothing_of_pictures(mini, monkeypatch):

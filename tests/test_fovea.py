@@ -402,11 +402,3 @@ def test_what_cannot_be_is_refused_with_a_way_out():
     for setting in ("few", 0, 1.5):
         with pytest.raises(ValueError, match=f"context={setting!r}: expected one of .*never, or a number of windows"):
             ARRCOCConfig(hidden_dim=8, context=setting)
-
-
-def test_an_adapter_saved_before_there_was_a_periphery_is_read(tmp_path):
-    config = ARRCOCConfig(hidden_dim=8)
-    path = tmp_path / "arr_coc_config.json"
-    path.write_text(config.as_json().replace('  "periphery": "images",\n', "").replace('  "context": "never",\n', ""))
-    assert "periphery" not in path.read_text()
-    assert ARRCOCConfig.load(tmp_path) == config

@@ -1,5 +1,7 @@
 """The three scorers, by one suite, then each for what it is."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,9 +25,17 @@ from arr_coc.knowing import (
     with_gaze,
 )
 from arr_coc.records import QuestionTokens, TexturePyramid
-from arr_coc.texture import texture_pyramid
+from arr_coc.texture import texture_pyramid as textures
 
 DIM = 24
+SEEN, MAPS = 7, 4  # channels of sight, attention maps
+
+
+def texture_pyramid(image: torch.Tensor, grid: int | tuple[int, int]) -> TexturePyramid:
+    """With something seen in a small copy."""
+    pyramid = textures(image, grid)
+    seen = torch.randn(pyramid.cell_BCHW.shape[0], SEEN, *pyramid.grid, generator=torch.Generator().manual_seed(3))
+    return replace(pyramid, seen_BGHW=seen)
 
 
 def question(seed: int = 0, batch: int = 1, length: int = 5) -> QuestionTokens:
@@ -35,7 +45,7 @@ def question(seed: int = 0, batch: int = 1, length: int = 5) -> QuestionTokens:
 @pytest.fixture
 def knowing() -> Knowing:
     torch.manual_seed(0)
-    return Knowing(DIM)
+    return Knowing(DIM, 13, SEEN, MAPS)
 
 
 @pytest.mark.parametrize("name", SCORERS)
@@ -51,7 +61,8 @@ def test_every_scorer_gives_a_map_in_range(knowing, name):
 @pytest.mark.parametrize("name", SCORERS)
 def test_every_scorer_learns(knowing, name):
     scorer = getattr(knowing, name)
-    scorer(texture_pyramid(torch.rand(1, 3, 128, 128), 4), question()).square().sum().backward()
+    asked = replace(question(), looked_BMHW=torch.rand(1, MAPS, 4, 4))
+    scorer(texture_pyramid(torch.rand(1, 3, 128, 128), 4), asked).square().sum().backward()
     for key, parameter in scorer.named_parameters():
         assert parameter.grad is not None, key
         assert parameter.grad.abs().sum() > 0, key
@@ -73,14 +84,68 @@ def test_detail_informs_more_than_flatness(knowing, contrast, detail):
     assert scores[:, 3].min() > scores[:, 0].max() + 1e-3
 
 
-def test_swapping_the_question_changes_the_participatory_map_alone(knowing):
+def changed(level: torch.Tensor) -> torch.Tensor:
+    return (level + torch.rand(level.shape)).clamp(0, 1)
+
+
+# What each scorer is given: none has what another one has, but that both blind ones know the cells' means.
+GIVEN = {
+    "fine_BChw": {"information"},
+    "middle_BChw": {"perspectival"},
+    "cell_BCHW": {"information", "perspectival"},
+    "seen_BGHW": {"participatory"},
+    "looked_BMHW": {"participatory"},
+    "tokens_BLD": {"participatory"},
+}
+
+
+@pytest.mark.parametrize("what", GIVEN)
+def test_no_scorer_is_given_what_another_one_has(knowing, what):
     pyramid = texture_pyramid(torch.rand(1, 3, 128, 128), 4)
-    one, other = knowing(pyramid, question(1))[0], knowing(pyramid, question(2))[0]
-    changed = {name: not torch.equal(one[index], other[index]) for index, name in enumerate(SCORERS)}
-    assert changed == {"information": False, "perspectival": False, "participatory": True}
+    asked = replace(question(1), looked_BMHW=torch.rand(1, MAPS, 4, 4))
+    before = knowing(pyramid, asked)[0]
+    if hasattr(pyramid, what):
+        pyramid = replace(pyramid, **{what: changed(getattr(pyramid, what))})
+    else:
+        asked = replace(asked, **{what: changed(getattr(asked, what))})
+    after = knowing(pyramid, asked)[0]
+    assert {name for index, name in enumerate(SCORERS) if not torch.equal(before[index], after[index])} == GIVEN[what]
 
 
-def test_without_a_question_the_participatory_map_is_constant(knowing):
+def test_the_learned_saliency_is_for_the_perspectival_scorer():
+    torch.manual_seed(0)
+    pyramid = textures(torch.rand(1, 3, 128, 128), 4, 40)
+    scorer, place = Knowing(DIM, 40, SEEN).perspectival, pyramid.names.index("saliency")
+    louder = pyramid.cell_BCHW.clone()
+    louder[0, place, 2, 2] = 1.0
+    before, after = scorer(pyramid)[0], scorer(replace(pyramid, cell_BCHW=louder))[0]
+    assert after[2, 2] > before[2, 2] + 0.1
+
+
+def test_a_look_that_was_not_taken_is_no_look(knowing):
+    pyramid = texture_pyramid(torch.rand(2, 3, 128, 128), 4)
+    looked = torch.rand(2, MAPS, 4, 4) * torch.tensor([1.0, 0.0]).view(-1, 1, 1, 1)
+    some, none = replace(question(batch=2), looked_BMHW=looked), question(batch=2)
+    with_look, without = knowing.participatory(pyramid, some), knowing.participatory(pyramid, none)
+    assert not torch.allclose(with_look[0], without[0])
+    assert torch.allclose(with_look[1], without[1], atol=1e-6)
+
+
+def test_untrained_a_cell_that_was_looked_at_is_wanted_more(knowing):
+    pyramid, looked = texture_pyramid(torch.rand(1, 3, 128, 128), 4), torch.full((1, MAPS, 4, 4), 0.01)
+    looked[..., 1, 2] = 0.4
+    asked = replace(question(), looked_BMHW=looked)
+    gained = knowing.participatory(pyramid, asked) - knowing.participatory(pyramid, question())
+    assert gained[0].flatten().argmax() == 6
+
+
+def test_a_model_with_other_heads_is_refused(knowing):
+    asked = replace(question(), looked_BMHW=torch.rand(1, MAPS + 1, 4, 4))
+    with pytest.raises(ValueError, match="5 attention maps, the adapter reads 4"):
+        knowing(texture_pyramid(torch.rand(1, 3, 128, 128), 4), asked)
+
+
+def test_without_a_question_the_participatory_map_speaks_for_nothing(knowing):
     pyramid = texture_pyramid(torch.rand(2, 3, 128, 128), 4)
     mask = torch.tensor([[True, True], [False, False]])
     asked = QuestionTokens.of(torch.randn(2, 2, DIM), mask)
@@ -182,7 +247,7 @@ def test_blank_ground_is_counted_in_a_cell_and_around_it():
     image[:, :, :128] = torch.rand(3, 160, 128, generator=torch.Generator().manual_seed(0))
     image += 0.01 * torch.rand(160, 256, generator=torch.Generator().manual_seed(1))  # grain of a photograph of paper
     for channels in (13, 40):
-        found = beside_blank(texture_pyramid(image, (5, 8), with_gaze(channels)))
+        found = beside_blank(textures(image, (5, 8), with_gaze(channels)))
         torch.testing.assert_close(found, torch.tensor([0, 0, 0, 1 / 3, 2 / 3, 1, 1, 1]).expand(1, 5, 8))
 
 

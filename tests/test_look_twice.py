@@ -50,7 +50,7 @@ def request_of(model, *conversations, keep=0.3):
 
 def first_look(model, request, **options):
     looker = model.looker()
-    return looker.first_looker().look(request, looker.pixels(request), **options).attended
+    return looker.first_looker().look(request, looker.pixels(request), **options).view["attended_BN"]
 
 
 @torch.no_grad()
@@ -397,7 +397,7 @@ def test_if_the_first_look_fails_every_token_is_kept_and_the_reason_is_told(faul
     def broken(*_):
         if fault == "raises":
             raise RuntimeError("no keys")
-        return torch.full((1, 99), torch.nan)
+        return torch.full((1, 4, 99), torch.nan)
 
     monkeypatch.setattr("arr_coc.qwen.first_look._read_suffixes", broken)
     answer = looks_twice().ask(tiny.picture(64, 96), "what?", keep=0.5, max_new_tokens=2)

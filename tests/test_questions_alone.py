@@ -105,10 +105,12 @@ def test_boxes_are_used_where_they_are_and_attention_where_not(model):
     assert (counts["taught"], counts["relevance"]) == (1.0, 1.0)
 
 
-def test_boxes_and_attention_together_say_which_cells_come_first(model, monkeypatch):
+@pytest.mark.parametrize("sight", ["glance", "look"])
+def test_boxes_and_attention_together_say_which_cells_come_first(model, monkeypatch, sight):
     """The order has a loss and gradients of its own; without a weight for it nobody asks the teacher."""
     group = group_of(("what?", "", ((0.0, 0.0, 80.0, 80.0),)), ("where is it?", "", None))
-    ordered, plain = settings(model, target="boxes", order=0.5), settings(model, target="boxes")
+    own = {"target": "boxes", "sight": sight, "light_share": 0.0}
+    ordered, plain = settings(model, order=0.5, **own), settings(model, **own)
     learner = make_learner(ordered, None, torch.device("cpu")).learner
     found = learner(group, 0, 0.0)
     assert float(found["order"].detach()) > 0

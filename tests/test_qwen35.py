@@ -18,6 +18,7 @@ from arr_coc.qwen import vision as encoding
 from arr_coc.qwen.family import read_layers
 from arr_coc.qwen.language import answer_attention, attended
 from arr_coc.qwen.processor import Conversation
+from arr_coc.qwen.shapes import sight_dims
 
 ONE = Conversation([tiny.picture()], "what is this?")
 TWO = Conversation([tiny.picture(96, 96, 1), tiny.picture(64, 128, 2)], "and what are these two?")
@@ -175,6 +176,8 @@ def test_what_it_cannot_do_is_refused_in_one_line():
         ours.model.config.model_type = other
         with pytest.raises(ValueError, match="expected qwen3_vl, qwen3_vl_moe, qwen3_5 or qwen3_5_moe"):
             tiny.wrapped(ours.model)
+    with pytest.raises(ValueError, match="use 'glance'"):
+        sight_dims(ours.model.config, "look")
 
 
 @experts

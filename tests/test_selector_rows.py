@@ -355,12 +355,14 @@ def test_what_is_taught_is_what_generate_says(monkeypatch):
     assert not answers_right(output.logits, wrong).any()
 
 
-@pytest.mark.parametrize(("sight", "pooling"), [("textures", "mean"), ("stem", "learned"), ("glance", "lm")])
+@pytest.mark.parametrize(
+    ("sight", "pooling"), [("textures", "mean"), ("stem", "learned"), ("glance", "lm"), ("look", "mean")]
+)
 @torch.no_grad()
 def test_stage_1_sees_what_the_model_sees_when_it_is_asked(model, sight, pooling):
     config = settings(model, sight=sight, pooling=pooling)
     owner = make_learner(config, None, torch.device("cpu")).owner
-    group = group_of(*ROWS)
+    group = group_of(*((question, "", seed) for question, _, seed in ROWS))  # a look asks what a prompt ends with
     judgement = judge_group(owner, group)
     prepared = owner.prepare(**answered_inputs(owner.processor, group)[0], keep=0.5)
     for row, (selection,) in enumerate(prepared.images):

@@ -8,11 +8,11 @@ from PIL import Image
 from tiny import processor, stock
 
 from arr_coc import ARRCOCQwen
-from arr_coc.config import SIGHTS, ARRCOCConfig
+from arr_coc.config import GLANCE, SIGHTS, ARRCOCConfig
 from arr_coc.knowing import ParticipatoryScorer
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.vision import Geometry, glance, glance_grid
-from arr_coc.records import QuestionTokens
+from arr_coc.qwen.vision import Geometry, glance
+from arr_coc.records import QuestionTokens, TexturePyramid
 from arr_coc.sight import Sight, sight_width
 from arr_coc.texture import texture_pyramid
 from arr_coc.timing import Stopwatch
@@ -26,13 +26,14 @@ HALF = torch.full((3,), 0.5)
         ((16, 16), (8, 8)),
         ((32, 32), (8, 8)),
         ((64, 64), (16, 16)),
+        ((128, 128), (16, 16)),
         ((4, 4), (4, 4)),
-        ((32, 8), (8, 2)),
-        ((1, 40), (1, 10)),
+        ((32, 8), (16, 4)),
+        ((1, 40), (1, 40)),
     ],
 )
-def test_a_glance_is_a_quarter_of_the_side_and_at_least_256_px_where_there_are_that_many(grid, small):
-    assert glance_grid(grid, 32) == small
+def test_a_glance_is_a_quarter_of_the_side_and_has_64_to_256_cells_where_there_are_that_many(grid, small):
+    assert GLANCE.grid(grid) == small
 
 
 def test_a_glance_is_the_stock_vits_last_hidden_state():
@@ -61,16 +62,24 @@ def test_glances_of_a_batch_equal_those_alone():
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_each_sight_adds_its_channels_and_learns(sight):
-    module = Sight(sight, 13, 6, 9, 10 if sight == "glance" else 0)
+    module = Sight(sight, 13, 6, 9, 10 if sight in ("glance", "look") else 0)
     pyramid = texture_pyramid(torch.rand(2, 3, 96, 64), (3, 2))
     seen = module(pyramid, torch.randn(2, 10, 3, 2))
-    if sight == "textures":
-        assert seen is None
-        return
-    assert seen.shape == (2, {"stem": 6, "glance": 15}[sight], 3, 2)
-    assert seen.shape[1] == sight_width(sight, 6, 9)
-    seen.square().sum().backward()
+    assert seen.shape == (2, {"textures": 13, "stem": 19, "glance": 28, "look": 28}[sight], 3, 2)
+    assert seen.shape[1] == sight_width(sight, 13, 6, 9)
+    if sight != "textures":
+        seen.square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in module.parameters())
+
+
+def test_textures_are_shown_as_a_small_copy_has_them():
+    checks = torch.zeros(1, 3, 128, 128)
+    checks[..., 0:32, 32:64] = checks[..., 32:64, 0:32] = 1.0  # cells of the first four differ, their mean does not
+    pyramid = texture_pyramid(checks, 4)
+    seen = Sight("textures", 13, 0, 0, 0)(pyramid)[0, 0]
+    assert pyramid.cell_BCHW[0, 0, :2, :2].tolist() == [[0, 1], [1, 0]]
+    assert seen[0, 0] == 0.5
+    assert seen[0, 1] == seen[1, 0]
 
 
 def test_a_glance_that_is_missing_is_asked_for():
@@ -84,10 +93,16 @@ def test_a_glance_that_is_missing_is_asked_for():
     )
 
 
-@pytest.mark.parametrize(("sight", "width"), [("glance", 0), ("stem", 7)])
+@pytest.mark.parametrize(("sight", "width"), [("glance", 0), ("stem", 7), ("look", 0)])
 def test_a_glance_and_only_a_glance_has_a_width(sight, width):
     with pytest.raises(ValueError, match="the ViT's width"):
         ARRCOCConfig(hidden_dim=8, sight=sight, glance_dim=width)
+
+
+@pytest.mark.parametrize(("sight", "heads"), [("look", 0), ("glance", 7)])
+def test_a_look_and_only_a_look_has_heads(sight, heads):
+    with pytest.raises(ValueError, match="look alone has heads"):
+        ARRCOCConfig(hidden_dim=8, sight=sight, glance_dim=4, look_dim=heads)
 
 
 @pytest.mark.parametrize("encoding", ["dense", "sparse"])
@@ -112,10 +127,11 @@ def test_a_model_looks_before_it_chooses(encoding):
     assert not torch.equal(answer.selection[0].relevance, again.selection[0].relevance)
 
 
-def scorer_and_map() -> tuple[ParticipatoryScorer, torch.Tensor]:
+def scorer_and_map() -> tuple[ParticipatoryScorer, TexturePyramid]:
     torch.manual_seed(0)
-    scorer = ParticipatoryScorer(12)
-    return scorer, texture_pyramid(torch.rand(1, 3, 96, 128), (3, 4))
+    scorer = ParticipatoryScorer(12, 13)
+    pyramid = texture_pyramid(torch.rand(1, 3, 96, 128), (3, 4))
+    return scorer, replace(pyramid, seen_BGHW=pyramid.cell_BCHW)
 
 
 def test_padding_and_order_of_the_question_do_not_matter():
@@ -131,9 +147,9 @@ def test_a_cell_hears_of_cells_far_away():
     scorer, pyramid = scorer_and_map()
     question = QuestionTokens.of(torch.randn(1, 5, 12))
     before = scorer(pyramid, question)
-    changed = pyramid.fine_BChw.clone()
-    changed[..., :4, :4] = 1 - changed[..., :4, :4]  # the first cell alone
-    after = scorer(replace(pyramid, fine_BChw=changed), question)
+    changed = pyramid.seen_BGHW.clone()
+    changed[..., 0, 0] = 1 - changed[..., 0, 0]  # the first cell alone
+    after = scorer(replace(pyramid, seen_BGHW=changed), question)
     assert (after[0, 2, 3] - before[0, 2, 3]).abs() > 1e-6
 
 

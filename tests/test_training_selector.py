@@ -38,9 +38,12 @@ def model(tmp_path_factory):
     return tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
+SURE = {"hidden_share": 0.0, "noisy_share": 0.0}  # what is doubted is drawn for each group, however rows are grouped
+
+
 def total(record):
     """All losses of a line about a step."""
-    names = ("answer", "relevance", "mse", "iou", "participatory", "perspectival", "budget")
+    names = ("answer", "relevance", "mse", "iou", "participatory", "information", "perspectival", "budget")
     return sum(record.get(name, 0.0) for name in names)
 
 
@@ -60,10 +63,10 @@ def total(record):
 )
 def test_the_loss_of_a_repeated_batch_falls(model, tmp_path, monkeypatch, stage, strategy, adapt):
     repeat_one_batch(monkeypatch)
-    rates = {"learning_rate": 5e-3, "base_rate": 2e-2 if adapt == "lora" else 5e-3, "clip": 5.0}
-    run(settings(model, stage=stage, strategy=strategy, adapt=adapt, steps=12, **rates), tmp_path)
+    rates = {"learning_rate": 5e-3, "base_rate": 2e-2 if adapt == "lora" else 5e-3, "clip": 5.0, "policy_rate": 1.0}
+    run(settings(model, stage=stage, strategy=strategy, adapt=adapt, steps=20, **SURE, **rates), tmp_path)
     steps = [record for record in metrics(tmp_path) if "relevance" in record]
-    assert len(steps) == 12
+    assert len(steps) == 20
     maps = [total(record) - record.get("answer", 0.0) for record in steps]
     assert max(maps[-2:]) < 0.85 * min(maps[:2])
     if adapt != "none" and stage == 2:
@@ -109,7 +112,7 @@ def test_accumulated_batches_are_one_batch_of_all(model, tmp_path, stage):
     for number, row in enumerate(rows):
         row |= {"hard": number % 2 == 0} | ({"boxes": None} if stage == 2 and number % 3 == 0 else {})
     (tmp_path / "data" / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    common = {"stage": stage, "data": data, "keeps": (0.3, 0.3), "hard_weight": 3.0, "steps": 1}
+    common = {"stage": stage, "data": data, "keeps": (0.3, 0.3), "hard_weight": 3.0, "steps": 1, **SURE}
     run(settings(model, examples=8, **common), tmp_path / "one")
     run(settings(model, examples=2, accumulate=4, **common), tmp_path / "four")
     assert most_apart(tmp_path / "one", tmp_path / "four", "optimizer") < 1e-6
@@ -140,7 +143,7 @@ def images_of(group, first, last):
 @pytest.mark.parametrize("target", ["boxes", "attention"])
 def test_losses_are_means_over_questions_however_images_are_grouped(model, target):
     """Four images in one group; in three of one, two and one image; and those in batches that are accumulated."""
-    config = settings(model, target=target, cells_per_batch=160, sizes=((160, 128, 1.0),), hard_share=0.0)
+    config = settings(model, target=target, cells_per_batch=160, sizes=((160, 128, 1.0),), hard_share=0.0, **SURE)
     whole = SceneBatches(config, make_encoder(tiny.tokenizer()))[0][0].rows(torch.arange(1, 8))
     assert whole.image_R.bincount().tolist() == [1, 2, 2, 2]
     parts = [images_of(whole, *ends) for ends in ((0, 1), (1, 3), (3, 4))]
@@ -426,7 +429,7 @@ def test_every_evaluation_draws_the_same_six_examples_and_writes_what_it_found(m
 def test_every_step_says_where_it_stands(model, tmp_path):
     lines = run(settings(model, steps=2), tmp_path)
     assert "fits" in lines[0], "a memory estimate comes first"
-    assert lines[1].startswith("372,870 parameters learn on cpu x 1, from step 0")
+    assert lines[1].startswith("325,927 parameters learn on cpu x 1, from step 0")
     assert [line.split("  ")[:2] for line in lines[2:4]] == [["step 1", " 50%"], ["step 2", "100%"]]
     assert all("questions/s" in line and "left 0:0" in line for line in lines[2:4])
     first = metrics(tmp_path)[0]

@@ -76,6 +76,14 @@ def test_two_processes_learn_what_one_learns_from_two_batches(model, tmp_path):
     assert state["taken"] == 7, "alone it goes on with the batch after the six that two took"
 
 
+def test_one_looks_while_the_other_does_without(model, tmp_path):
+    """What learns from looks has no gradient in a light batch; the other process waits for it all the same."""
+    config = settings(model, steps=3, sight="look", light_share=0.5, noisy_share=0.0, hidden_share=0.0)
+    assert two_processes(train, config, tmp_path / "two") == [0, 0]
+    run(dataclasses.replace(config, accumulate=2), tmp_path / "one")
+    assert most_apart(tmp_path / "two", tmp_path / "one") < 1e-5
+
+
 @pytest.mark.parametrize("strategy", ["score", "gumbel"])
 def test_answers_of_files_too_though_processes_have_different_groups(model, tmp_path, strategy):
     """Images of two sizes, boxes unknown: the layer has no loss of its own, and one process has more groups."""

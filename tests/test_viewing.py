@@ -246,14 +246,53 @@ def test_a_card_grows_with_what_it_says():
     assert len(viewing.choice_legend([made])) == 3
 
 
+def ways(exponents: tuple[float, ...]) -> ImageSelection:
+    """Three maps over 2 x 2 cells, each with a cell of its own, and one that all of them want."""
+    maps = {name: torch.full((2, 2), 0.1) for name in SCORERS}
+    for place, name in enumerate(SCORERS):
+        maps[name].view(-1)[[place, 3]] = 0.9
+    weights = dict(zip(SCORERS, exponents, strict=True))
+    relevance = torch.stack([maps[name].logit() * weights[name] for name in SCORERS]).sum(0).sigmoid()
+    return ImageSelection((2, 2), torch.tensor([2, 3]), relevance, maps, weights, {}, "relevance", "")
+
+
+def test_each_cell_says_which_way_spoke_for_it():
+    made = ways((1.0, 1.0, 2.0))
+    assert made.spoke == ["information", "perspectival", "participatory", "participatory"]
+    whole = sum(made.voices.values())
+    odds = made.relevance.logit()
+    assert torch.allclose(whole - whole.mean(), odds - odds.mean(), atol=2e-3)
+    assert viewing.token_rows(made)[2]["why"] == "kept: rank 2 by relevance; what the question wants spoke for it"
+
+
+@pytest.mark.parametrize(
+    ("exponents", "told"),
+    [
+        ((0.0, 0.0, 1.0), "almost only what the question wants"),
+        ((0.5, 2.0, 0.1), "mostly what stands out, then how much is there"),
+        ((1.0, 0.1, 0.9), "how much is there and what the question wants alike"),
+        ((0.0, 0.0, 0.0), ""),
+    ],
+)
+def test_the_exponents_are_told_in_words(exponents, told):
+    assert ways(exponents).balance == told
+
+
+def test_maps_that_are_no_ways_of_knowing_have_no_voice():
+    made = replace(ways((1.0, 1.0, 1.0)), maps={"question words": torch.ones(2, 2)}, weights={"question words": 1.0})
+    assert made.voices == {}
+    assert made.spoke == []
+    assert made.balance == ""
+
+
 def test_scorers_without_weight_are_grey():
     image, made = picture(), selection()
     colours = lambda drawn: np.ptp(np.asarray(drawn, dtype=int), axis=-1).max()  # noqa: E731
     used, unused = (viewing.heatmap(image, made.relevance, weight=weight) for weight in (0.5, 0.001))
     assert used.size == unused.size
     assert colours(used) > 60 > 8 > colours(unused)
-    assert weight_told(0.001) == "no weight for this question"
-    assert weight_told(0.25) == "weight 0.25"
+    assert weight_told(0.001) == "no say in this question"
+    assert weight_told(0.25) == "exponent 0.25"
     half = replace(made, weights=dict(zip(SCORERS, (0.0, 0.0, 1.0), strict=True)))
     left = (0, 0, 400, 360)
     assert colours(viewing.scorer_panels(image, made).crop(left)) > 60
@@ -448,7 +487,9 @@ def test_a_row_for_every_cell_with_every_map():
     for name, values in {**made.maps, "relevance": made.relevance}.items():
         assert torch.tensor([row[name] for row in rows]).equal(values.flatten())
     by_rank = sorted((row for row in rows if row["kept"]), key=lambda row: -row["relevance"])
-    assert [row["why"] for row in by_rank] == [f"kept: rank {rank} by relevance" for rank in range(1, 9)]
+    assert [row["why"].partition(";")[0] for row in by_rank] == [
+        f"kept: rank {rank} by relevance" for rank in range(1, 9)
+    ]
     assert {row["why"] for row in rows if not row["kept"]} == {"dropped: below the cut"}
 
 

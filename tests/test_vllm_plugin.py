@@ -268,8 +268,8 @@ def test_experts_have_an_architecture_of_their_own(tmp_path):
         plugin.engine_arguments(tmp_path / "moe")
     with pytest.raises(ValueError, match="no model"):
         plugin.engine_arguments("nowhere")
-    shallow = plugin.engine_arguments("mini", selector="look_twice:depth=0.5")
-    assert shallow["hf_overrides"]["arr_coc"]["selector"] == "look_twice:depth=0.5"
+    light = plugin.engine_arguments("mini", selector="arr_coc:light=1")
+    assert light["hf_overrides"]["arr_coc"]["selector"] == "arr_coc:light=1"
     for wrong in ({"selector": "nobody"}, {"selector": "nobody:depth=0.5"}, {"encoding": "dense"}):
         with pytest.raises(ValueError, match="before the ViT"):
             plugin.engine_arguments("mini", **wrong)

@@ -10,7 +10,7 @@ from arr_coc.cli.terminal import notes
 from arr_coc.config import ENCODINGS, settings_of
 
 SELECTORS: dict[str, dict[str, type]] = {
-    **{"auto": {}, "arr_coc": {}, "cdpruner": {"theta": float}, "divprune": {}, "downsampling": {}, "even_grid": {}},
+    **{"auto": {}, "arr_coc": {"light": int}, "cdpruner": {"theta": float}, "divprune": {}, "downsampling": {}},
     "fastv": {"after": int},
     "look_twice": {
         **{"least": int, "most": int, "depth": float},
@@ -18,7 +18,7 @@ SELECTORS: dict[str, dict[str, type]] = {
         **{"reach": int, "decay": float, "repeated": float, "enough": float, "motion": float},
     },
     **{"mmtok": {}, "oracle": {}, "pooling": {}, "random": {"seed": int}, "training_free": {}},
-    **{"variance": {}, "centre": {}},
+    **{"variance": {}, "centre": {}, "even_grid": {}},
     "visionzip": {"contextual": float},
 }
 """Settings of each selector, by name, and whether they are whole numbers."""

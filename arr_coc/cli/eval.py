@@ -111,7 +111,7 @@ def bench(
     ] = None,
     sight: Annotated[
         typed.Texts,
-        typer.Option(help="What chooses: textures, stem, glance of ARR-COC, or look_twice; may be repeated."),
+        typer.Option(help="What chooses: textures, stem, glance, look of ARR-COC, or look_twice; may be repeated."),
     ] = None,
     text: Annotated[int, typer.Option(min=4, help="Text tokens.")] = 50,
     decode: Annotated[int, typer.Option(min=0, help="Tokens after the first whose time is taken, at batch 1.")] = 0,

@@ -127,8 +127,9 @@ def writers(image: "Image.Image | Clip", question: str, answer: "Answer") -> dic
         return clip_writers(image, question, answer)
     from arr_coc.config import SCORERS
     from arr_coc.files import write_whole
+    from arr_coc.qwen.answers import WAYS
     from arr_coc.viewing import headed, heatmap, kept_page, scorer_panels, slider_page, token_rows, tokens_told
-    from arr_coc.viewing.heatmaps import ABOUT, weight_told
+    from arr_coc.viewing.heatmaps import weight_told
     from arr_coc.viewing.saving import save_picture, save_table
     from arr_coc.viewing.warping import homunculus_page
 
@@ -149,7 +150,7 @@ def writers(image: "Image.Image | Clip", question: str, answer: "Answer") -> dic
         made["homunculus"] = pictured(homunculus_page, image, relevance)
     for name in set(SCORERS) & set(selection.maps):
         weight = selection.weights[name]
-        title = f"{name}: {ABOUT[name]}, {weight_told(weight)}"
+        title = f"{name}: {WAYS[name]}, {weight_told(weight)}"
         made[name] = pictured(heatmap, image, selection.maps[name], title=title, weight=weight)
     return made
 

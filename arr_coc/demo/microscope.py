@@ -15,7 +15,7 @@ from arr_coc.demo.models import Models
 from arr_coc.demo.telling import share
 from arr_coc.qwen.answers import ImageSelection
 from arr_coc.viewing import choice_overlay, difference, heatmap, homunculus, texture_sheet, token_rows
-from arr_coc.viewing.heatmaps import TENSION_ENDS
+from arr_coc.viewing.heatmaps import TENSION_ENDS, weight_told
 
 FRAME = "#e8590c"
 CLICK = "Click a cell of the picture to see its numbers, and why it was kept or dropped."
@@ -64,12 +64,12 @@ def kept_picture(looked: Look) -> Image.Image:
 
 
 def maps_pictures(looked: Look) -> list[tuple[Image.Image, str]]:
-    """Each scorer's map with its weight, and last the relevance that they make, with the cut."""
+    """Each scorer's map with its exponent, and last the relevance that they make, with the cut."""
     choice = looked.choice
     assert choice.relevance is not None
     weights = {name: choice.weights.get(name, 1.0) for name in choice.maps}
     drawn = [
-        (heatmap(looked.picture, values, weight=weights[name]), f"{name}, weight {weights[name]:.2f}")
+        (heatmap(looked.picture, values, weight=weights[name]), f"{name}, {weight_told(weights[name])}")
         for name, values in choice.maps.items()
     ]
     whole = heatmap(looked.picture, choice.relevance, kept_HW=choice.mask, covered_HW=choice.covered_mask)
@@ -77,10 +77,12 @@ def maps_pictures(looked: Look) -> list[tuple[Image.Image, str]]:
 
 
 def balance(looked: Look) -> str:
-    """Markdown: the weights and the tensions in numbers, and what was done with them."""
+    """Markdown: the exponents and the tensions in words and numbers, and what was done with them."""
     choice = looked.choice
     told = [f"**{choice.cells_kept}** of {choice.tokens_total} cells kept: {choice.why}."]
-    rows = [(f"weight of the {name} map", value) for name, value in choice.weights.items()]
+    if choice.balance:
+        told.append(f"The choice follows {choice.balance}.")
+    rows = [(f"exponent of the {name} map", value) for name, value in choice.weights.items()]
     for name, value in choice.tensions.items():
         low, high = TENSION_ENDS[name]
         rows.append((f"{low} (0) to {high} (1): {TENSIONS_MEAN[name]}", value))

@@ -30,6 +30,7 @@ from arr_coc.evaluation.field.run import unit
 from arr_coc.qwen.familiar import is_mini
 from arr_coc.qwen.tuned import TUNED, Settings, default_settings, weights_key
 from arr_coc.selectors import PLAIN, settings_of
+from arr_coc.selectors.look_twice import LookTwiceSelector
 from arr_coc.texture import texture_pyramid
 
 Say = Callable[[str], None]
@@ -293,7 +294,7 @@ class Tuner:
     def _look(self, batch: Batch) -> None:
         """Evidence that all settings find, mean over the budgets that tell them apart."""
         owner, pixels = self.owner, batch.pixels()[0]
-        pyramid = texture_pyramid(pixels, batch.grid, owner.arr_coc_config.texture_channels)
+        pyramid = texture_pyramid(pixels, batch.grid, LookTwiceSelector.channels)
         asked_R = owner.looker().question_of(batch.request).asked_B
         evidence_RN = batch.told(True)["evidence_BHW"].flatten(1)
         budgets = [torch.full_like(batch.image_R, tokens_to_keep(keep, batch.cells) or 0) for keep in CLOSE]
@@ -302,7 +303,7 @@ class Tuner:
             selectors: dict[str, Any] = build(owner, [spec_of(one) for one in with_exponents(look)])
             looker = replace(owner.looker(), selector=selectors[spec_of(look)])
             seen = looker.first_looker().look(batch.request, list(pixels), batch.image_R.tolist())
-            attended_RHW = torch.stack(seen.attended).view(-1, *batch.grid)
+            attended_RHW = torch.stack(seen.view["attended_BN"]).view(-1, *batch.grid)
             for spec, selector in selectors.items():
                 judgement = selector.weigh(selector.seen(pyramid), attended_RHW, asked_R, batch.image_R)
                 chosen = [(selector.choose(judgement, k_R).keep_BHW.flatten(1), k_R) for k_R in budgets]

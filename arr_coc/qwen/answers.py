@@ -10,6 +10,14 @@ from arr_coc.config import TENSIONS
 from arr_coc.records import HALF_EVEN, RELEVANCE, STRATEGIES, Judgement
 
 PLAIN_TEXT: dict[str, Any] = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}  # how ids are spelled
+WAYS = {
+    "information": "how much is there",
+    "perspectival": "what stands out",
+    "participatory": "what the question wants",
+}
+"""The ways of knowing in words."""
+LEAST_VOICE = 1e-3  # values of a map nearer to 0 or 1 count as this: a logarithm needs a floor
+ALONE, MOSTLY = 0.85, 0.55  # share of all that was said: above, one way decided, or led
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +28,7 @@ class ImageSelection:
     kept: Tensor  # [K] flat indices, increasing
     relevance: Tensor | None  # [H, W]; None where nothing had to be chosen
     maps: dict[str, Tensor]
-    weights: dict[str, float]
+    weights: dict[str, float]  # of the three ways of knowing: exponents of a product
     tensions: dict[str, float]
     strategy: str
     reason: str
@@ -70,6 +78,40 @@ class ImageSelection:
             return f"the {relevant} most relevant cells" if relevant > 1 else "the most relevant cell"
         found = f"{relevant} cells are" if relevant > 1 else f"{relevant or 'no'} cell is"
         return f"{found} relevant; the other {covered} of the budget are spread over the rest, for coverage"
+
+    @property
+    def voices(self) -> dict[str, Tensor]:
+        """How far each way of knowing spoke for each cell against the mean of the image, `[H, W]`: logarithms of odds.
+
+        The trained layer's add up to those of relevance, but for a constant. Empty where there are no such ways.
+        """
+        if set(self.maps) != set(WAYS):
+            return {}
+        odds = {name: map_HW.float().logit(LEAST_VOICE) for name, map_HW in self.maps.items()}
+        return {name: self.weights[name] * (odds_HW - odds_HW.mean()) for name, odds_HW in odds.items()}
+
+    @property
+    def spoke(self) -> list[str]:
+        """Which way of knowing spoke most for each cell, `[N]` names; empty where relevance is no product of them."""
+        voices = self.voices
+        if not voices:
+            return []
+        names, maps_SHW = list(voices), torch.stack(list(voices.values()))
+        return [names[place] for place in maps_SHW.flatten(1).argmax(0).tolist()]
+
+    @property
+    def balance(self) -> str:
+        """The exponents in words, by what they made of this image: "mostly what stands out, then how much is there"."""
+        heard = {name: float(voice_HW.square().mean().sqrt()) for name, voice_HW in self.voices.items()}
+        total = sum(heard.values())
+        if not total > 0:
+            return ""
+        first, second, _ = sorted(heard, key=lambda name: -heard[name])
+        if heard[first] > ALONE * total:
+            return f"almost only {WAYS[first]}"
+        if heard[first] > MOSTLY * total:
+            return f"mostly {WAYS[first]}, then {WAYS[second]}"
+        return f"{WAYS[first]} and {WAYS[second]} alike"
 
     @property
     def mask(self) -> Tensor:

@@ -1,7 +1,8 @@
 """Many questions about images of one grid in one pass, for evaluation: the recorded path's own forward, unrecorded.
 
-B images, K kept cells, P patches, X values of a patch, D hidden, S prefix tokens (lead + K + 1), V = B * K, E = 1 +
-DeepStack levels, R rows (a question each), A rows that are not done, T text tokens, L all tokens so far.
+B images, K kept cells, P patches, X values of a patch or width of the ViT, D hidden, S prefix tokens (lead + K + 1),
+V = B * K, E = 1 + DeepStack levels, R rows (a question each), A rows that are not done, T text tokens, L all tokens so
+far, Q question tokens, H W grid of cells, N = H * W, M attention maps (of layers and heads).
 
 The sequence is always: lead, image, end mark (together the prefix, shared by all questions about a choice), then the
 question's turn, which sees the prefix and itself, at the positions it would have alone.
@@ -15,9 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.qwen import tower
+from arr_coc.config import FirstLook
+from arr_coc.qwen import tower, vision
+from arr_coc.qwen.first_look import spread_over
 from arr_coc.qwen.graphs import forward
-from arr_coc.qwen.vision import Grid
+from arr_coc.qwen.processor import Conversation, encode_one
+from arr_coc.qwen.vision import Geometry, Grid
 from arr_coc.timing import Stopwatch
 
 Cache = list[tuple[Tensor, Tensor]]  # per decoder layer: key and value, [B, heads, S, d]
@@ -58,7 +62,7 @@ def encode_vision(
         stands_BC = context[1].expand(batch, -1)
         heard = tower.Heard(context[0], stands_BC, torch.ones_like(stands_BC, dtype=torch.bool))
     grid_B2 = torch.tensor([grid] * batch, device=device)
-    levels_EBKD = tower.see(visual, rows_BPX, places_BK, grid_B2, heard=heard).unflatten(1, (batch, -1))
+    levels_EBKD = tower.see(visual, rows_BPX, places_BK, grid_B2, heard=heard)[0].unflatten(1, (batch, -1))
     return Seen(levels_EBKD[0], list(levels_EBKD[1:]), cells_BK, grid)
 
 
@@ -116,6 +120,80 @@ def _decode(
         if visual is not None:
             x_BTD = forward.add_level(x_BTD, number, *visual)
     return x_BTD
+
+
+# ---------------------------------------------------------------- a first look at many images
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the template puts around one image and one question."""
+
+    lead: tuple[int, ...]  # ids before the image
+    after: tuple[int, ...]  # between image and question
+    tail: tuple[int, ...]  # from the question to the answer
+
+    @classmethod
+    def of(cls, processor: Any, image_id: int) -> "Frame":
+        conversation = Conversation([None], "?")  # type: ignore[list-item]
+        ids, asked = encode_one(processor, conversation, (iter([1]), iter(())))
+        image, first, last = ids.index(image_id), asked.index(1), len(asked) - asked[::-1].index(1)
+        return cls(tuple(ids[:image]), tuple(ids[image + 1 : first]), tuple(ids[last:]))
+
+    def prompts(self, ids_RQ: Tensor, mask_RQ: Tensor, cells: int) -> tuple[Tensor, Tensor]:
+        """Ids of whole prompts `[R, L]`, padded on the right, 0 where the image stands; and their lengths `[R]`.
+
+        Questions are padded on the right too.
+        """
+        (rows, longest), count_R1 = ids_RQ.shape, mask_RQ.sum(-1, keepdim=True)
+        lead, after, tail = (ids_RQ.new_tensor(part) for part in (self.lead, self.after, self.tail))
+        place_T = torch.arange(longest + len(tail), device=ids_RQ.device)
+        own_RT = F.pad(ids_RQ, (0, len(tail)))
+        behind_RT = tail[(place_T - count_R1).clamp(0, len(tail) - 1)]
+        turn_RT = torch.where(place_T < count_R1, own_RT, behind_RT)
+        begin = torch.cat([lead, lead.new_zeros(cells), after]).expand(rows, -1)
+        return torch.cat([begin, turn_RT], dim=1), begin.shape[1] + count_R1.squeeze(1) + len(tail)
+
+
+@torch.no_grad()
+def look_first(
+    model: Any,
+    frame: Frame,
+    image_B3hw: Tensor,
+    grid: Grid,
+    geometry: Geometry,
+    settings: FirstLook,
+    question: tuple[Tensor, Tensor],
+    image_R: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Where the language model looks in small copies, `[R, M, N]`, and what the ViT saw in them, `[B, X, H, W]`: fp32.
+
+    As `arr_coc.qwen.first_look` does for any conversation, here for single questions about single images in [0, 1] of
+    one grid; `question` are ids and mask, `image_R` the image of each row. Each row is read whole, in one pass.
+    """
+    small, device, language = settings.grid(grid), image_B3hw.device, model.model.language_model
+    cells, images = small[0] * small[1], image_B3hw.shape[0]
+    rows_BPX = vision.glance_rows(image_B3hw, small, geometry)
+    places_BK = torch.arange(cells, device=device).expand(images, -1)
+    features_EVD, hidden_BPX = tower.see(
+        model.model.visual, rows_BPX, places_BK, torch.tensor([small] * images, device=device)
+    )
+    ids_RL, lengths_R = frame.prompts(*question, cells)
+    lead, length = len(frame.lead), ids_RL.shape[1]
+    slots_RK = image_R.unsqueeze(1) * cells + torch.arange(cells, device=device)
+    visual_RL = F.pad(slots_RK, (lead, length - lead - cells), value=-1)
+    place_L = torch.arange(length, device=device)
+    base_L = torch.where(place_L < lead + cells, place_L.clamp(max=lead), place_L - cells + max(small))
+    cells_V = places_BK.flatten()
+    positions_3RL = forward.places_of(
+        base_L.expand_as(ids_RL), visual_RL, cells_V, torch.full_like(cells_V, small[1]), "original"
+    )
+    axis_f = torch.tensor(forward.axis_of_frequency(language.rotary_emb), device=device)
+    layers = settings.layers(len(language.layers))
+    looked_RML = forward.read_first(model, layers, axis_f, ids_RL, visual_RL, positions_3RL, lengths_R, features_EVD)
+    looked_RMhw = looked_RML[..., lead : lead + cells].unflatten(-1, small)
+    glance_BXHW = vision.glance_maps(hidden_BPX, small, geometry.merge, grid)
+    return spread_over(looked_RMhw, grid).flatten(2), glance_BXHW
 
 
 # ---------------------------------------------------------------- greedy decoding

@@ -135,7 +135,7 @@ class Preparer:
             made = {image: levels for image, (grid, levels) in enumerate(known) if wanted.get(image) == grid}
         new = [image for image in wanted if image not in made]
         if new:
-            looker, pixels = self.looker.first_looker(), self._pixels(request, shown)
+            looker, pixels = replace(self.looker.first_looker(), glances=False), self._pixels(request, shown)
             keys = range(len(grids)) if training else shown.keys or self.looker.keys(request)
             with torch.set_grad_enabled(torch.is_grad_enabled() and training):
                 levels = looker.glimpse([wanted[n] for n in new], [pixels[n] for n in new], [keys[n] for n in new])

@@ -133,14 +133,13 @@ def impression(model: Any, image_3hw: Tensor, geometry: vision.Geometry) -> Tens
 
 
 def leave_impressions(
-    seen: Memory | None, keys: Sequence[Hashable], glance_BXHW: Tensor, geometry: vision.Geometry
+    seen: Memory | None, keys: Sequence[Hashable], glance_BXHW: Tensor | None, small: vision.Grid, cell: int
 ) -> None:
-    """Into `seen`, if somebody reads it, from a glance of a selector at copies as small as those that are judged here.
+    """Into `seen`, if somebody reads it, from a glance at copies of `small` cells, where they are of SIDE px.
 
     It differs from `impression` by what the patches at the edges weigh, and costs nothing.
     """
-    height, width = glance_BXHW.shape[-2:]
-    if seen is not None and max(vision.glance_grid((height, width), geometry.cell)) * geometry.cell == SIDE:
+    if seen is not None and glance_BXHW is not None and max(small) * cell == SIDE:
         for key, mean_X in zip(keys, glance_BXHW.mean((2, 3)).cpu(), strict=True):
             seen.put(lasting(key, [key]), (mean_X.clone(),))
 

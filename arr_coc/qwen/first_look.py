@@ -1,7 +1,8 @@
 """The first look: small copies of images, read with the question by the first layers of the language model.
 
 R rows (prompts with images), I images of all rows, U different prefixes, P tokens of a prefix, S of a suffix, L = P + S
-of both, D width, G key heads, d size of a head, h w grid of a small copy, H W that of the image, N = H * W.
+of both, D width, X width of the ViT, G key heads, d size of a head, h w grid of a small copy, H W that of the image,
+N = H * W, M maps: of each layer that reads, one for each head.
 
 A prompt is read in two parts. The prefix, all up to its last image, does not depend on the question: its keys and
 values serve every question about these images, and are kept for a while. The suffix is all that a further question
@@ -34,10 +35,17 @@ from arr_coc.qwen.vision import Geometry, Grid
 class FirstSeen:
     """What came of a first look: lists are of the images of a request, `prefixes` of its rows."""
 
-    attended: list[Tensor]  # [N], fp32: where the language model looked
+    looked: list[Tensor]  # [M, N], fp32: where the language model looked, by layer and head
     grids: list[Grid]  # cells of the small copies
     features: list[tuple[Tensor, ...]]  # visual tokens and DeepStack levels of the small copies, [h w, D] each
     prefixes: "list[ReadPrefix | None]"
+    glances: list[Tensor]  # [X, H, W], what the ViT saw in them; none where the selector reads no glance
+
+    @property
+    def view(self) -> dict[str, list[Tensor]]:
+        """Fields of a selector's view, a tensor per image."""
+        read = {"glance_BXHW": self.glances} if self.glances else {}
+        return {"attended_BN": [one.mean(0) for one in self.looked], "looked_BMN": self.looked, **read}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class FirstLooker:
     settings: FirstLook
     memory: Memory
     pad_id: int
+    glances: bool = False  # whether what the ViT saw is wanted beside what it handed on
 
     @torch.no_grad()
     def look(
@@ -74,6 +83,12 @@ class FirstLooker:
         )
         first = [places.index(number) for number in range(len(images))]
         glimpsed = self.glimpse([grids[n] for n in first], images, [keys[n] for n in first])
+        glances = []
+        if self.glances:
+            sides = zip(glimpsed, ((grids[n], layout.grids[n]) for n in first), strict=True)
+            merge = self.geometry.merge
+            seen = [vision.glance_maps(one[-1].unsqueeze(0), copy, merge, grid)[0] for one, (copy, grid) in sides]
+            glances, glimpsed = [seen[place] for place in places], [levels[:-1] for levels in glimpsed]
         features = [glimpsed[place] for place in places]
         text = self.model.config.text_config
         held = len(self.model.model.language_model.layers)  # of a front end, as many as its images want
@@ -85,14 +100,18 @@ class FirstLooker:
         else:
             maps, prefixes = attended(self.model, small, positions_3RL, features, keys, layers, self.memory)
         found = zip(maps, request.layout.grids, strict=True)
-        spread = [spread_over(one.unsqueeze(0), grid).flatten() for one, grid in found]
-        return FirstSeen(spread, grids, features, prefixes)
+        spread = [spread_over(one.unsqueeze(0), grid)[0].flatten(1) for one, grid in found]
+        return FirstSeen(spread, grids, features, prefixes, glances)
 
     def glimpse(
         self, grids: Sequence[Grid], images: Sequence[Tensor], keys: Sequence[Hashable]
     ) -> list[tuple[Tensor, ...]]:
-        """What the ViT makes of small copies of images: visual tokens and DeepStack levels, `[h w, D]` each."""
-        names = [lasting(("glimpse", key, grid), [key]) for key, grid in zip(keys, grids, strict=True)]
+        """What the ViT makes of small copies of images: visual tokens and DeepStack levels, `[h w, D]` each.
+
+        With `glances`, its last hidden states too, `[P, X]`, at the end.
+        """
+        kind = "glimpse with its glance" if self.glances else "glimpse"
+        names = [lasting((kind, key, grid), [key]) for key, grid in zip(keys, grids, strict=True)]
         found = [self.memory.get(name) for name in names]
         missing = [place for place, held in enumerate(found) if held is None]
         if missing:
@@ -100,8 +119,10 @@ class FirstLooker:
             side = self.geometry.merge
             thw = torch.tensor([[1, side * grids[n][0], side * grids[n][1]] for n in missing], device=shrunk[0].device)
             seen = vision.encode_dense(self.model, torch.cat(shrunk), thw)
+            hidden = seen.last_hidden_state.split(thw.prod(-1).tolist())
             for number, place in enumerate(missing):
                 levels = (seen.pooler_output[number], *(level[number] for level in levels_of(seen)))
+                levels = (*levels, hidden[number]) if self.glances else levels
                 found[place] = levels
                 self.memory.put(names[place], levels)
         return [levels for levels in found if levels is not None]
@@ -135,13 +156,13 @@ def attended(
     layers: int,
     memory: Memory,
 ) -> tuple[list[Tensor], list[ReadPrefix | None]]:
-    """Attention of each prompt's last token to the cells of each small copy, `[h, w]` fp32, mean over heads and layers.
+    """Attention of each prompt's last token to the cells of each small copy, `[M, h, w]` fp32, by layer and head.
 
     Also what was made of the start of each row, None for rows without an image.
 
     `small` are prompts with small copies in place of the images, `positions_3RL` M-RoPE's t, h, w; `features` the
     visual tokens of each image and its DeepStack levels, `[h w, D]` each; `keys` say which images are the same one: a
-    number is a place in this call, all others are remembered. All cells of a row sum to at most 1.
+    number is a place in this call, all others are remembered. All cells of a map sum to at most 1.
     """
     layout = small.layout
     rows = [_split(small, positions_3RL, row) for row in range(small.input_ids.shape[0])]
@@ -166,14 +187,14 @@ def attended(
         for name, held in zip(missing, made, strict=True):
             states[name] = held
             memory.put(lasting(name, name[1]), held)
-    attended_RP = _read_suffixes(model, [rows[row][1] for row in asked], [states[names[row]] for row in asked], layers)
+    attended_RMP = _read_suffixes(model, [rows[row][1] for row in asked], [states[names[row]] for row in asked], layers)
     found: dict[int, Tensor] = {}
-    for row, attended_P in zip(asked, attended_RP, strict=True):
+    for row, attended_MP in zip(asked, attended_RMP, strict=True):
         prefix = rows[row][0].ids_S
         grids = [layout.grids[image] for image in of_row[row]]
-        seen = attended_P[: prefix.shape[0]][_shows(prefix, model.config)]
-        cells = seen.split([height * width for height, width in grids])
-        found |= {image: one.view(grid) for image, one, grid in zip(of_row[row], cells, grids, strict=True)}
+        seen = attended_MP[:, : prefix.shape[0]][:, _shows(prefix, model.config)]
+        cells = seen.split([height * width for height, width in grids], dim=1)
+        found |= {image: one.unflatten(1, grid) for image, one, grid in zip(of_row[row], cells, grids, strict=True)}
     starts = [ReadPrefix(rows[row][0], states[names[row]]) if images else None for row, images in enumerate(of_row)]
     return [found[image] for image in range(len(layout.sample_of))], starts
 
@@ -188,7 +209,7 @@ def attended_at_once(
 ) -> list[Tensor]:
     """As `attended` for a model with layers that pass a state along: prompts are read whole, and nothing is remembered.
 
-    The mean is over those of the first `layers` that attend.
+    One map of each image: the mean over those of the first `layers` that attend.
     """
     mask_RL, layout = small.attention_mask.bool(), small.layout
     last_R = (mask_RL * torch.arange(mask_RL.shape[1], device=mask_RL.device)).amax(-1)
@@ -198,7 +219,7 @@ def attended_at_once(
     sequence = {"input_ids": small.input_ids, "attention_mask": small.attention_mask, "position_ids": positions_3RL}
     found_RL = language.attended(model, {**sequence, "mm_encoder_outputs": seen}, asks_RL, layers)
     found_N = torch.cat([found_RL[layout.types_BL == kind] for kind in (IMAGE, VIDEO)])
-    return [one.view(grid) for one, grid in zip(found_N.split(layout.cells), layout.grids, strict=True)]
+    return [one.view(1, *grid) for one, grid in zip(found_N.split(layout.cells), layout.grids, strict=True)]
 
 
 def _split(small: Request, positions_3RL: Tensor, row: int) -> tuple[_Part, _Part]:
@@ -246,9 +267,9 @@ def _read_prefixes(
 
 
 def _read_suffixes(model: Any, parts: Sequence[_Part], states: Sequence[tuple[Tensor, ...]], layers: int) -> Tensor:
-    """Attention of each row's last token to the tokens of its prefix, `[R, P]` fp32, mean over heads and layers."""
+    """Attention of each row's last token to the tokens of its prefix, `[R, M, P]` fp32, by layer and head."""
     if not parts:
-        return torch.zeros(0, 0)
+        return torch.zeros(0, 0, 0)
     decoder = model.model.language_model
     ids_RS, mask_RS, positions_3RS = _padded(parts)
     lengths = [held[-1].shape[1] for held in states]
@@ -267,7 +288,7 @@ def _read_suffixes(model: Any, parts: Sequence[_Part], states: Sequence[tuple[Te
     rotation = decoder.rotary_emb(hidden, positions_3RS)
     rows, last_R = torch.arange(len(parts), device=ids_RS.device), mask_RS.sum(-1) - 1
     turn = tuple(table[rows, last_R].unsqueeze(1) for table in rotation)
-    total_RL = torch.zeros(mask_RL.shape, device=ids_RS.device)
+    found: list[Tensor] = []
     for number, layer in enumerate(decoder.layers[:layers]):
         asks_RD = hidden[rows, last_R]
         if number + 1 < layers:
@@ -275,8 +296,8 @@ def _read_suffixes(model: Any, parts: Sequence[_Part], states: Sequence[tuple[Te
             keys = cache.layers[number].keys
         else:
             keys = torch.cat([before[-1], keys_of(layer, hidden, rotation)], dim=2)
-        total_RL += attention_row(layer, asks_RD, turn, keys, mask_RL)
-    return total_RL[:, :longest] / layers
+        found.append(attention_row(layer, asks_RD, turn, keys, mask_RL)[..., :longest])
+    return torch.cat(found, dim=1)
 
 
 def begun_alike(
@@ -316,8 +337,8 @@ def _alike(prefix: ReadPrefix | None, ids_S: Tensor, positions_3S: Tensor) -> in
     return int(same.long().cumprod(0).sum())
 
 
-def spread_over(attended_Bhw: Tensor, grid: Grid) -> Tensor:
-    """Maps over small copies brought to their images' own cells, `[B, H, W]`, with the same sum but for the borders."""
-    small = attended_Bhw.shape[1] * attended_Bhw.shape[2]
-    wide = F.interpolate(attended_Bhw.unsqueeze(1), size=grid, mode="bilinear", align_corners=False).squeeze(1)
+def spread_over(looked_BMhw: Tensor, grid: Grid) -> Tensor:
+    """Maps over small copies brought to their images' own cells, `[B, M, H, W]`, with the same sum but for borders."""
+    small = looked_BMhw.shape[2] * looked_BMhw.shape[3]
+    wide = F.interpolate(looked_BMhw, size=grid, mode="bilinear", align_corners=False)
     return wide * (small / (grid[0] * grid[1]))

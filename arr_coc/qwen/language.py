@@ -1,7 +1,7 @@
 """Inside the language model: choosing after its first layers, and where an answer's tokens attended.
 
 B rows, L full length, M compact length, T tokens that attend, H W grid of cells, E dropped columns (the most of any
-row), K layers that see all, D width, G key and value heads, d size of a head.
+row), K layers that see all, D width, h heads, G key and value heads, d size of a head.
 
 The stock model is neither patched nor copied. A request gets a shallow view of it (the same modules, the same weights)
 whose language model is one of the three modules here, so whatever the stock code does around its layers is still done
@@ -158,10 +158,10 @@ def turned(states_BHTd: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def attention_rows(
+def attention_heads(
     layer: Any, hidden_BTD: Tensor, rotation: tuple[Tensor, Tensor], keys_BGLd: Tensor, mask_BTL: Tensor
 ) -> Tensor:
-    """Attention of some tokens of each row over `keys_BGLd` at a decoder layer, mean over heads, `[B, T, L]` fp32.
+    """Attention of some tokens of each row over `keys_BGLd` at a decoder layer, for each head, `[B, h, T, L]` fp32.
 
     `hidden_BTD` is what goes into the layer at those tokens, `rotation` are their tables, `[B, T, d]`. A few rows of
     the attention matrix: no need for a kernel that shows its weights.
@@ -173,14 +173,14 @@ def attention_rows(
     query = turned(attention.q_norm(heads[..., : attention.head_dim]).transpose(1, 2), rotation)
     key = keys_BGLd.repeat_interleave(attention.num_key_value_groups, dim=1)
     logits_BHTL = (query.float() @ key.float().transpose(-1, -2)) * attention.scaling
-    return logits_BHTL.masked_fill(~mask_BTL.unsqueeze(1), -torch.inf).softmax(-1).mean(1)
+    return logits_BHTL.masked_fill(~mask_BTL.unsqueeze(1), -torch.inf).softmax(-1)
 
 
 def attention_row(
     layer: Any, hidden_BD: Tensor, rotation: tuple[Tensor, Tensor], keys_BGLd: Tensor, mask_BL: Tensor
 ) -> Tensor:
-    """As `attention_rows` for one token of each row, `[B, L]`; its tables are `[B, 1, d]`."""
-    return attention_rows(layer, hidden_BD.unsqueeze(1), rotation, keys_BGLd, mask_BL.unsqueeze(1)).squeeze(1)
+    """As `attention_heads` for one token of each row, `[B, h, L]`; its tables are `[B, 1, d]`."""
+    return attention_heads(layer, hidden_BD.unsqueeze(1), rotation, keys_BGLd, mask_BL.unsqueeze(1)).squeeze(2)
 
 
 def last_attention(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask_BL: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def last_attention(layer: Any, hidden_BLD: Tensor, rotation: tuple[Tensor, Tenso
     last_B = (mask_BL * torch.arange(mask_BL.shape[1], device=mask_BL.device)).amax(-1)
     cos, sin = rotation
     turn = cos[rows, last_B].unsqueeze(1), sin[rows, last_B].unsqueeze(1)
-    return attention_row(layer, hidden_BLD[rows, last_B], turn, keys_of(layer, hidden_BLD, rotation), mask_BL)
+    return attention_row(layer, hidden_BLD[rows, last_B], turn, keys_of(layer, hidden_BLD, rotation), mask_BL).mean(1)
 
 
 class _LaterLayers(_StandIn):
@@ -349,7 +349,7 @@ class _Read(_StandIn):
         for number, layer in enumerate(language.layers[: self.layers]):
             if number in attend:
                 keys = keys_of(layer, hidden, (cos, sin))
-                attended_BTL = attention_rows(layer, hidden[rows_B1, place_BT], turn, keys, seen_BTL)
+                attended_BTL = attention_heads(layer, hidden[rows_B1, place_BT], turn, keys, seen_BTL).mean(1)
                 self.total_BL += torch.einsum("btl,bt->bl", attended_BTL, share_BT) / len(attend)
             if number + 1 == self.layers:
                 break  # nobody asks what comes out

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.attending import kept_indices
-from arr_coc.config import ARRCOCConfig, FirstLook, Keep
+from arr_coc.config import GLANCE, ARRCOCConfig, FirstLook, Keep
 from arr_coc.images.reader import image_tensor
 from arr_coc.qwen import vision
 from arr_coc.qwen.answers import ImageSelection, thoughts
@@ -200,7 +200,8 @@ class Looker:
     def first_looker(self) -> FirstLooker:
         """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
         settings = self.selector.first_look or FirstLook()
-        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id)
+        glances = self.selector.reads_glance and self.selector.first_look is not None
+        return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id, glances)
 
     def _look_first(self, request: Request, shown: Shown) -> FirstSeen:
         assert shown.pixels is not None
@@ -269,18 +270,17 @@ class Looker:
         more: dict[str, Any] = {name: stacked(values) for name, values in shown.more.items()}
         image_B3hw = stacked(shown.pixels)
         if shown.keys is not None and image_B3hw is not None and not torch.is_grad_enabled():
-            keys = [shown.keys[n] for n in members]
-            channels = self.selector.channels_for(asked)
+            keys, glance, cell = [shown.keys[n] for n in members], more.pop("glance_BXHW", None), self.geometry.cell
+            channels, small = self.selector.channels_for(asked), GLANCE.grid(grid)
 
             def see(places: list[int], images: Tensor = image_B3hw) -> TexturePyramid:
                 some = images if len(places) == len(images) else rows_at(images, places)
-                glance_BXHW = self._glance(some, grid, stopwatch)
-                if glance_BXHW is not None:
-                    leave_impressions(self.impressions, [keys[place] for place in places], glance_BXHW, self.geometry)
+                glance_BXHW = self._glance(some, grid, stopwatch) if glance is None else rows_at(glance, places)
+                leave_impressions(self.impressions, [keys[place] for place in places], glance_BXHW, small, cell)
                 return self.selector.see(some, grid, glance_BXHW, stopwatch, asked)
 
-            what = (grid, self.selector.name, channels, weights_stamp(self.selector))
-            more["pyramid"] = self.memory.pyramid(keys, what, channels, see)
+            how = (self.selector.name, self.selector.first_look, weights_stamp(self.selector))
+            more["pyramid"] = self.memory.pyramid(keys, (grid, *how, channels), channels, see)
             image_B3hw = None  # nothing is left to be read from it
         return self.judge(grid, question, stopwatch, image_B3hw, stacked(shown.tokens), **more)
 
@@ -310,7 +310,7 @@ class Looker:
                 if looker.selector.first_look is not None:
                     with stopwatch.part("first look"):
                         seen = looker._look_first(request, shown)
-                    shown = replace(shown, views={**shown.views, played: {"attended_BN": seen.attended}}, first=seen)
+                    shown = replace(shown, views={**shown.views, played: seen.view}, first=seen)
             return self._choose(shown, question, asks, request.layout, keeps, stopwatch, foveated)
         except Exception as error:
             if self.strict or self.raises:

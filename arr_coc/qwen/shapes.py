@@ -16,6 +16,9 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, Qwen3VLConfig
 
+from arr_coc.config import GLANCE, SIGHTS
+from arr_coc.qwen.family import is_hybrid
+
 SHAPES: dict[str, dict[str, Any]] = json.loads((files("arr_coc.qwen") / "shapes.json").read_text())
 """Settings by name. Use `shape_config`, which copies them."""
 WEIGHT_SPREAD = 0.02  # standard deviation of matrices and tables, as Qwen's own initializer_range
@@ -70,6 +73,19 @@ def _on_meta(config: Any) -> Any:
         model = AutoModelForImageTextToText.from_config(config)
     model.tie_weights()  # the empty tensors lost the tie when they were moved
     return model
+
+
+def sight_dims(config: Any, sight: str) -> dict[str, Any]:
+    """Sizes of a stock model, by its config, that an adapter with such a sight has to know."""
+    text, place = config.text_config, SIGHTS.index(sight)
+    if sight == "look" and is_hybrid(text):
+        raise ValueError("sight='look' reads every layer and head, which are not alike in this family: use 'glance'")
+    heads = GLANCE.layers(text.num_hidden_layers) * text.num_attention_heads
+    return {
+        "hidden_dim": text.hidden_size,
+        "glance_dim": config.vision_config.hidden_size if place >= SIGHTS.index("glance") else 0,
+        "look_dim": heads if place >= SIGHTS.index("look") else 0,
+    }
 
 
 def count_parts(config: Any) -> dict[str, int]:

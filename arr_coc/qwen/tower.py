@@ -107,8 +107,10 @@ def see(
     grid_I2: Tensor,
     mask_IK: Tensor | None = None,
     heard: Heard | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Visual tokens of all slots, `[E, I * K, D]`: the merged ones first, then the DeepStack levels.
+
+    Also the last hidden states before the merger, `[I, P, X]`.
 
     `rows_IPx` are the patches of each image's windows, `cells_IK` their places on grids of `grid_I2` cells (height,
     width), `mask_IK` True for real ones. What is `heard` goes along, and is not handed on.
@@ -129,7 +131,8 @@ def see(
         if number in visual.deepstack_visual_indexes:
             merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(number)]
             levels.append(merger(x[:, :own].contiguous()))
-    return torch.stack([visual.merger(x[:, :own].contiguous()), *levels])
+    last = x[:, :own].contiguous()
+    return torch.stack([visual.merger(last), *levels]), last
 
 
 def last_hidden(visual: Any, rows_IPx: Tensor, cells_IK: Tensor, grid_I2: Tensor) -> Tensor:

@@ -24,13 +24,12 @@ from torch import Tensor
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
+from arr_coc.config import GLANCE
 from arr_coc.qwen.family import levels_of
 from arr_coc.qwen.tower import last_hidden
 
 Grid = tuple[int, int]  # cells: height, width
 
-LEAST = 256  # px of the longer side of a glance, where the image has that many
-SHRINK = 4  # above 1,024 px a glance has a quarter of the image's side
 AT_ONCE = 8  # moments of a clip whose frames are made of patches at once
 LARGE = 448  # px of the shorter side of a frame, from where it is read at half its size
 QUERIES = 256  # rows of the ViT's attention matrix that are held at a time
@@ -295,13 +294,6 @@ def under_centres(small: Grid, grid: Grid, merge: int, device: torch.device) -> 
 # ---------------------------------------------------------------- the glance
 
 
-def glance_grid(grid: Grid, cell: int) -> Grid:
-    """The grid of cells of the small image, for an image of `grid` cells of `cell` px: at most the image's own."""
-    longer = max(grid) * cell
-    ratio = min(1.0, max(LEAST, longer / SHRINK) / longer)
-    return max(1, round(grid[0] * ratio)), max(1, round(grid[1] * ratio))
-
-
 def glance_rows(image_B3hw: Tensor, small: Grid, geometry: Geometry) -> Tensor:
     """Patch rows `[B, P, X]` in fp32, as the ViT takes them, of images (or pairs of frames) shrunk to `small` cells."""
     size = (small[0] * geometry.cell, small[1] * geometry.cell)
@@ -329,7 +321,7 @@ def glance(model: Any, image_B3hw: Tensor, grid: Grid, geometry: Geometry) -> Te
     side a glance is 256 px, a sixteenth of the patches: enough to tell what stands where, not to read it.
     """
     visual, merge = model.model.visual, geometry.merge
-    small = glance_grid(grid, geometry.cell)
+    small = GLANCE.grid(grid)
     rows_BPx = glance_rows(image_B3hw, small, geometry)
     cells_BN = torch.arange(small[0] * small[1], device=rows_BPx.device).expand(rows_BPx.shape[0], -1)
     grid_B2 = torch.tensor([small] * rows_BPx.shape[0], device=rows_BPx.device)

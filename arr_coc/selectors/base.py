@@ -1,7 +1,7 @@
 """The selection interface: look at a group of images with one grid, judge them, then choose within a budget.
 
 B images with one grid, R rows (a question about an image), H W grid of cells, N = H * W, K kept cells, D language-model
-width, X width of the ViT, d size of a head.
+width, X width of the ViT, d size of a head, M attention maps (of layers and heads).
 
 Judging and choosing are apart because a budget may be shared between images of different grids: all are judged first.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.config import ARRCOCConfig, FirstLook, Timing, channel_names, settings_of
+from arr_coc.config import GLANCE, ARRCOCConfig, FirstLook, Timing, channel_names, settings_of
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Allocation, Judgement, QuestionTokens, TexturePyramid
 from arr_coc.timing import Stopwatch
@@ -42,9 +42,8 @@ class View:
     patches_BNX: Tensor | None = None  # the ViT's last hidden states, mean over the patches of a cell
     received_BN: Tensor | None = None  # attention that a cell receives in the ViT's last block, fp32
     keys_BNd: Tensor | None = None  # keys of that block, mean over heads and over the patches of a cell
-    attended_BN: Tensor | None = (
-        None  # of each row, fp32, attention of the prompt's last token inside the language model
-    )
+    attended_BN: Tensor | None = None  # of each row, fp32, where the prompt's last token looks in the language model
+    looked_BMN: Tensor | None = None  # of each row, fp32, the same over a small copy, for each layer and head
     pyramid: TexturePyramid | None = None  # what `see` made of the images, where it was done before
     image_R: Tensor | None = None  # the image of each row
 
@@ -68,12 +67,12 @@ class Selector(nn.Module, ABC):
     reads_patches: bool = False  # the vision encoder's last hidden states, before the merger; implies `reads_tokens`
     reads_received: bool = False  # attention and keys of the vision encoder's last block; implies `reads_tokens`
     reads_evidence: bool = False  # whether it must be told where the answer is
-    first_look: FirstLook | None = None  # the first look that it needs, which fills `attended_BN` of the view
+    first_look: FirstLook | None = None  # the first look that it needs, which fills `attended_BN` and `looked_BMN`
     timing: Timing | None = None  # how its relevance goes over the moments of a clip; None: each stands for itself
     resizes: bool = False  # it makes the image smaller instead of dropping tokens: its allocation gives the small grids
     untrained_notice: str = ""  # what a user is told once, where it chooses for a model without a trained adapter
     tuned: dict[str, Any] = {}  # what `arr-coc tune` set it to for this model; empty where nothing was tuned
-    channels: int = 13  # textures that it reads, where it `sees`
+    channels: int = 13  # the set of textures that it reads, by its size, where it `sees`
     sees: bool = False  # part of what it reads is the same for every question about an image, and `see` makes it
     gives_relevance: bool = True  # its map means relevance in [0, 1], so that weighted encoding may scale tokens by it
 
@@ -123,7 +122,7 @@ class Selector(nn.Module, ABC):
     def choose(self, judgement: Judgement, k_B: Tensor) -> Allocation:
         """Exactly k cells of each image (about k where it `resizes`)."""
         balance = judgement.balance
-        allocation: Allocation = self.allocator(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.last_BHW)
+        allocation: Allocation = self.allocator(balance.relevance_BHW, balance.tensions_BT, k_B, judgement.rest_BHW)
         return allocation
 
 
@@ -169,16 +168,23 @@ def read_selector(spec: str, config: ARRCOCConfig, layer: ARRCOCLayer) -> Select
 
 class ARRCOCSelector(Selector):
     name = "arr_coc"
-    pays = "ViT: the kept windows when sparse, all when dense, and a small image for a glance; LM: the kept tokens"
+    pays = (
+        "ViT: a small copy, and the kept windows when sparse, all when dense; LM: the kept tokens, and in its first "
+        "layers a small copy where it looks"
+    )
     reads_pixels = True
     sees = True
     timing = Timing()
     untrained_notice = "the ARR-COC layer is untrained: its choice hardly depends on the question"
 
-    def __init__(self, layer: ARRCOCLayer) -> None:
+    def __init__(self, layer: ARRCOCLayer, light: int = 0) -> None:
+        """`light` leaves the language model's look out, where the layer has one: a glance must do."""
         super().__init__(layer.attending)
+        if light not in (0, 1):
+            raise ValueError(f"light={light}: give 1 to do without the language model's look, or 0")
         self.layer, self.channels = layer, layer.texture_channels
         self.reads_glance = layer.sight.glance is not None
+        self.first_look = GLANCE if layer.knowing.participatory.looked is not None and not light else None
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         pyramid = view.pyramid
@@ -186,7 +192,13 @@ class ARRCOCSelector(Selector):
             assert view.image_B3hw is not None
             pyramid = self.see(view.image_B3hw, view.grid, view.glance_BXHW, stopwatch)
         rows = pyramid if view.image_R is None else pyramid.rows(view.image_R)
-        return self.layer.weigh(rows, view.question, stopwatch)
+        return self.layer.weigh(rows, self._asked(view), stopwatch)
+
+    @staticmethod
+    def _asked(view: View) -> QuestionTokens:
+        """The question, with where the language model looked for it."""
+        looked = view.looked_BMN
+        return replace(view.question, looked_BMHW=None if looked is None else looked.unflatten(-1, view.grid))
 
     def see(
         self,
@@ -206,7 +218,7 @@ class ARRCOCSelector(Selector):
         """The rest of `judge`, from what was `seen` before."""
         pyramid = TexturePyramid(**seen, names=channel_names(self.channels))
         seen_BGHW = self.layer.sight(pyramid, view.glance_BXHW)
-        return self.layer.weigh(replace(pyramid, seen_BGHW=seen_BGHW), view.question)
+        return self.layer.weigh(replace(pyramid, seen_BGHW=seen_BGHW), self._asked(view))
 
 
-SELECTORS["arr_coc"] = lambda config, layer: ARRCOCSelector(layer)
+SELECTORS["arr_coc"] = lambda config, layer, light=0: ARRCOCSelector(layer, light)

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import TokenAllocator
-from arr_coc.balancing import cautious, multiply
+from arr_coc.balancing import above_ground, cautious, multiply
 from arr_coc.config import DEPTH, SCORERS, ARRCOCConfig, FirstLook, Timing, channel_names
-from arr_coc.knowing import InformationScorer, saliency, stands_out, with_gaze
+from arr_coc.knowing import inside_bits, saliency, stands_out, with_gaze
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.records import Balance, Judgement, TexturePyramid
 from arr_coc.selectors.base import Selector, Tensors, View, registered
@@ -31,7 +31,6 @@ UNASKED = (0.5, 1.0, 0.0)  # where nobody asks, what is there and what stands ou
 GATHERED = 9.0  # peak over mean of gaze that gathers somewhere: 95 of 100 photographs, 1 of 6 without structure
 OVER_TIME = Timing()
 REACH, MOST_REACH = 1, 8  # cells each way whose attention a cell shares; 0: its own alone
-GROUND = 0.2  # share of the cells that are taken for the image's ground: only what they hold more than it counts
 
 
 @registered
@@ -40,6 +39,7 @@ class LookTwiceSelector(Selector):
     pays = "ViT and the first LM layers: a small copy; then ViT: the kept windows when sparse; LM: the kept tokens"
     reads_pixels = True
     sees = True
+    channels = 13  # the default textures, whatever an adapter beside it reads: its figures were measured with them
     untrained_notice = "no trained adapter: the model looks twice, first at a small copy"
 
     def __init__(
@@ -68,8 +68,6 @@ class LookTwiceSelector(Selector):
         self.exponents, self.reach = (information, perspectival, EXPONENTS[2]), reach
         self.fixed_3S: Tensor  # exponents where something is asked and where not; tensions
         self.register_buffer("fixed_3S", torch.tensor([self.exponents, UNASKED, TENSIONS]), persistent=False)
-        self.channels = config.texture_channels
-        self.information = InformationScorer(config.texture_channels)
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
         pyramid = view.pyramid
@@ -103,8 +101,9 @@ class LookTwiceSelector(Selector):
     def seen(self, pyramid: TexturePyramid) -> Tensors:
         """Information and what stands out, for which no question is needed. Always in fp32, as all that follows."""
         with torch.autocast(pyramid.spread_B.device.type, enabled=False):
-            own = saliency(pyramid.only(channel_names(self.channels)))
-            blind_B2HW = torch.stack([above_ground(self.information(pyramid)), own], dim=1)
+            own = pyramid.only(channel_names(self.channels))
+            held_BHW = inside_bits(own, own.names).mean(1)
+            blind_B2HW = torch.stack([above_ground(held_BHW), saliency(own)], dim=1)
             found = {"blind": blind_B2HW, "spread": pyramid.spread_B}
             if pyramid.names == self.channels_for(asked=False):
                 gaze_BN = pyramid.cell_BCHW[:, pyramid.names.index("saliency")].flatten(1)
@@ -151,13 +150,3 @@ def with_neighbours(attended_RHW: Tensor, lending_RHW: Tensor, reach: int = REAC
     """
     lent_RHW = attended_RHW * lending_RHW / lending_RHW.amax((1, 2), keepdim=True).clamp(min=1e-12)
     return (attended_RHW * F.max_pool2d(lent_RHW.unsqueeze(1), 2 * reach + 1, stride=1, padding=reach)[:, 0]).sqrt()
-
-
-def above_ground(information_BHW: Tensor) -> Tensor:
-    """Information over what the emptiest cells of the same image hold: paper and walls have grain, and say nothing.
-
-    Attention that falls on such cells is then worth nothing, however much it is.
-    """
-    sorted_BN = information_BHW.flatten(1).sort(-1).values
-    ground_B = sorted_BN[:, int(GROUND * (sorted_BN.shape[1] - 1))]
-    return (information_BHW - ground_B.view(-1, 1, 1)).clamp(min=0)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from arr_coc.config import POOLINGS, SIGHTS
+from arr_coc.config import CHANNEL_SETS, POOLINGS, SIGHTS
 
 if TYPE_CHECKING:
     from arr_coc.data.examples import FileExamples
@@ -21,6 +21,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "strategy": STRATEGIES,
     "adapt": ("none", "lora", "last4", "all"),
     "target": ("auto", "boxes", "attention"),
+    "texture_channels": tuple(CHANNEL_SETS),
     "sight": SIGHTS,
     "pooling": POOLINGS,
     "encoding": ("dense", "sparse"),
@@ -45,6 +46,7 @@ class SelectorTrainConfig:
     steps: int = 4000
     seconds: float = 0.0  # wall-clock budget of training, 0: none. The learning rate then follows the clock
 
+    texture_channels: int = 13  # the registered set of textures, by its size
     sight: str = "glance"
     sight_channels: int = 32
     glance_channels: int = 96
@@ -69,10 +71,14 @@ class SelectorTrainConfig:
     hard_share: float = 0.25  # share of scenes that are hard variants
     void_share: float = 0.0  # share of scenes for which an image without structure is asked the same: nothing is there
     reading_share: float = 0.0  # share of scenes that are tables, receipts and charts: the row must be read to be found
+    hidden_share: float = 0.1  # share of questions that are hidden: what is there and what stands out must do
+    noisy_share: float = 0.15  # share of questions whose participatory map is blurred with another's before balancing
+    light_share: float = 0.25  # share of batches without the language model's look, where the sight has one
     hard_weight: float = 2.0  # stage 3: weight of a question about a hard variant. In the other stages all weigh alike
     accumulate: int = 1  # batches per optimizer step and process
 
     learning_rate: float = 1.5e-3
+    policy_rate: float = 0.3  # of that for the policy: faster, it would drop maps that have not learned yet
     final_rate: float = 0.01  # learning rate at the end, as a share of the peak
     warmup_steps: int = 100  # or a tenth of the run, if that is less
     weight_decay: float = 0.01
@@ -82,9 +88,11 @@ class SelectorTrainConfig:
     positive_weight: float = 8.0  # how much a cell with evidence weighs against one without
     mse: float = 0.0
     iou: float = 0.5
-    participatory: float = 0.5  # weight of the participatory map's own loss beside that of the whole relevance
-    perspectival: float = 0.2  # weight of the perspectival map's loss: it learns what any question could be about
+    participatory: float = 0.2  # weight of the participatory map's own loss beside that of the whole relevance
+    information: float = 0.2  # weight of the information map's loss: it learns what any question could be about
+    perspectival: float = 0.2  # likewise of the perspectival map's
     order: float = 0.0  # weight of the order of cells with evidence, after the model's attention; 0: no pass for that
+    order_share: float = 1.0  # share of batches that learn this order: its pass costs three times all the rest
     budget: float = 0.5
     too_few: float = 4.0  # how much more a budget that misses evidence costs than one that is too large
 
@@ -118,7 +126,8 @@ class SelectorTrainConfig:
             raise ValueError(f"sizes: each is [width, height, share], px in multiples of {CELL}, one share above 0")
         if self.steps < 1 and self.seconds <= 0:
             raise ValueError("steps and seconds: give one of them, a run must end")
-        for name in ("hard_share", "void_share", "reading_share", "max_broken"):
+        shares_of = [field.name for field in dataclasses.fields(self) if field.name.endswith("_share")]
+        for name in (*shares_of, "max_broken"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected a share from 0 to 1")
         if 0 < self.max_pixels < max(self.min_pixels, CELL * CELL):

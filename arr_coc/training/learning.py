@@ -131,6 +131,8 @@ class Learning:
         with nullcontext() if last else self.team.apart(self.learner):
             losses = self.learner(group.to(self.team.device), seed, progress)
             total: Any = sum(value * share[name] for name, value in losses.items() if name != NOT_A_LOSS)
+            if last and self.team.count > 1:  # all are exchanged, also what this group did without
+                total = total + 0 * sum(parameter.sum() for parameter in self.parameters)
             total.backward()
         values = torch.stack([value.detach().float() for value in losses.values()]).tolist()
         return dict(zip(losses, values, strict=True))

@@ -17,7 +17,7 @@ from arr_coc.qwen.adapting import ADAPTED, DELTA_FILE, LORA_CONFIG, adapt, enabl
 from arr_coc.qwen.loading import find_adapter, load_stock, pick_dtype, read_config, resolve
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import load_processor
-from arr_coc.qwen.shapes import build_random, shape_config
+from arr_coc.qwen.shapes import build_random, shape_config, sight_dims
 from arr_coc.qwen.sizes import ImageSizes, limit_pixels
 from arr_coc.qwen.storage import load_adapter
 from arr_coc.qwen.vision import Geometry
@@ -68,14 +68,16 @@ def make_learner(config: SelectorTrainConfig, init_from: Path | None, device: to
             enable_checkpointing(model)
         strategy = GRADIENT_STRATEGIES[config.strategy]()
         owner.arr_coc_config = replace(owner.arr_coc_config, straight_through=strategy.gated, encoding=config.encoding)
-        owner.selector = StrategySelector(ARRCOCSelector(owner.layer), strategy)
+        # Rows end with their answers here, and a look asks what a row ends with: it would see them.
+        owner.selector = StrategySelector(ARRCOCSelector(owner.layer, light=1), strategy)
         learner = AnswerLearner(owner.train(), config)
     else:
         learner = MapLearner(owner.eval(), config)
     names: dict[Tensor, str] = {p: name for name, p in owner.named_parameters() if p.requires_grad}
-    own = [p for p, name in names.items() if name.startswith("layer.")]
-    other = [p for p, name in names.items() if not name.startswith("layer.")]
-    groups = [{"params": own, "peak": config.learning_rate}, {"params": other, "peak": config.base_rate}]
+    slow = config.learning_rate * config.policy_rate
+    peaks = {"layer.balancing.": slow, "layer.": config.learning_rate, "": config.base_rate}
+    of = {p: next(start for start in peaks if name.startswith(start)) for p, name in names.items()}
+    groups = [{"params": [p for p in names if of[p] == start], "peak": peak} for start, peak in peaks.items()]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=1.0, weight_decay=config.weight_decay)
     return Makings(owner, learner, optimizer, names)
 
@@ -137,7 +139,8 @@ def _load_base(config: SelectorTrainConfig, base: Base, device: torch.device) ->
 def _make_layer(config: SelectorTrainConfig, stock: Any, init_from: Path | None) -> tuple[ARRCOCConfig, ARRCOCLayer]:
     """The adapter to go on from, or a fresh one with the sight that the config asks for; `stock` is a config."""
     pixels: dict[str, Any] = {"min_pixels": config.min_pixels, "max_pixels": config.max_pixels}
-    wanted = {name: getattr(config, name) for name in ("sight", "sight_channels", "glance_channels", "pooling")}
+    names = ("texture_channels", "sight", "sight_channels", "glance_channels", "pooling")
+    wanted = {name: getattr(config, name) for name in names}
     if init_from is not None:
         settings, layer = load_adapter(init_from)
         for name, value in wanted.items():
@@ -147,10 +150,8 @@ def _make_layer(config: SelectorTrainConfig, stock: Any, init_from: Path | None)
         # Maps may unlearn what a stage does not show them; one that teaches answers hardly moves them.
         layer.voids = config.void_share > 0 or (config.stage == 2 and settings.voids)
         return replace(settings, base_model=config.model, voids=layer.voids, **pixels), layer
-    hidden, glance = stock.text_config.hidden_size, stock.vision_config.hidden_size
-    glance_dim = glance if config.sight == "glance" else 0
-    settings = ARRCOCConfig(hidden_dim=hidden, glance_dim=glance_dim, base_model=config.model, **wanted, **pixels)
-    settings = replace(settings, voids=config.void_share > 0)
+    wanted |= {"voids": config.void_share > 0, **sight_dims(stock, config.sight)}
+    settings = ARRCOCConfig(base_model=config.model, **wanted, **pixels)
     return settings, ARRCOCLayer.from_config(settings)
 
 

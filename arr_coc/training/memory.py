@@ -30,11 +30,11 @@ from typing import Any
 
 import torch
 
-from arr_coc.config import tokens_to_keep
+from arr_coc.config import GLANCE, tokens_to_keep
 from arr_coc.qwen.adapting import LAST_LAYERS, lora_targets
 from arr_coc.qwen.family import deepstack_levels
 from arr_coc.qwen.shapes import count_parts, widths_of
-from arr_coc.qwen.vision import Geometry, glance_grid
+from arr_coc.qwen.vision import Geometry
 
 TIERS_GB = (16, 24, 32)
 RESERVE_GB = 1.0  # of a card that torch cannot have: CUDA's own context, the display, fragmentation
@@ -44,10 +44,10 @@ PATCHES = 4  # of a cell
 TEACHER_TOKENS = 16_384  # of the rows that the teacher reads at once: what a pass over whole images holds is bounded
 
 # The selector is many small operations in fp32: bytes per cell, counted over the live tensors of the layer itself.
-ROW_BYTES = 26_600  # of each question: scorers and their backward pass
+ROW_BYTES = 22_100  # of each question: scorers and their backward pass
 ROW_TOKEN_BYTES = 21  # more per token of the question: its match with every cell
 IMAGE_BYTES = 6_600  # of each image: pyramid and stem
-ROW_GLANCE_BYTES, IMAGE_GLANCE_BYTES = 8, 4  # more per channel of a glance: two scorers stack it for each question
+ROW_GLANCE_BYTES, IMAGE_GLANCE_BYTES = 4, 1  # more per channel of a glance: one scorer reads it for each question
 TEXTURE_BYTES = 28_700  # of each image while textures are made, freed before the scorers run
 
 
@@ -314,11 +314,12 @@ def logit_bytes(plan: Plan) -> float:
 def selector_bytes(plan: Plan) -> tuple[float, float]:
     """(what the selector holds through a step, what it needs while it looks at the images)."""
     vision, hidden = plan.model_config.vision_config, plan.model_config.text_config.hidden_size
-    glanced = 4 * vision.hidden_size if plan.sight == "glance" else 0  # of each cell, in fp32
-    channels = plan.glance_channels if plan.sight == "glance" else 0
+    has_glance = plan.sight in ("glance", "look")
+    glanced = 4 * vision.hidden_size if has_glance else 0  # of each cell, in fp32
+    channels = plan.glance_channels if has_glance else 0
     cell = plan.geometry.cell
     held = plan.images * plan.cells * (3 * cell**2 + glanced)  # beside the images as bytes
-    small = glance_grid(plan.grid, cell)
+    small = GLANCE.grid(plan.grid)
     through_vit = PATCHES * small[0] * small[1] * (24 + 5 * plan.dtype.itemsize) * vision.hidden_size
     seeing = plan.images * (plan.cells * 4 * 3 * cell**2 + max(plan.cells * TEXTURE_BYTES, through_vit * bool(glanced)))
     image = plan.cells * (IMAGE_BYTES + IMAGE_GLANCE_BYTES * channels)

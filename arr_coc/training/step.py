@@ -13,13 +13,15 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from arr_coc.config import SCORERS
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen import vision
+from arr_coc.qwen.batched import Frame, look_first
 from arr_coc.qwen.language import attended
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.qwen.processor import Conversation, encode, text_ids
 from arr_coc.records import Judgement
-from arr_coc.selectors import ARRCOCSelector
+from arr_coc.selectors import ARRCOCSelector, View
 from arr_coc.timing import Stopwatch
 from arr_coc.training import losses
 from arr_coc.training.config import SelectorTrainConfig
@@ -28,6 +30,7 @@ from arr_coc.training.memory import teacher_rows
 from arr_coc.training.strategies import StrategySelector, relevance_after_tensions
 
 Losses = dict[str, Tensor]
+DOUBT = (0.3, 1.0)  # how far a mistaken map is another's
 
 
 def taught_rows(group: GridGroup, config: SelectorTrainConfig) -> Tensor:
@@ -57,7 +60,12 @@ def map_losses(
     if config.target == "attention":
         return found
     target_RHW, positive = group.targets_RHW, config.positive_weight
-    standout_RHW, stands_RHW = group.standout_BHW[group.image_R], judgement.maps["perspectival"]
+    standout_RHW = group.standout_BHW[group.image_R]
+    # Blind maps learn what any question could be about. Balanced, so that they take nothing from what might be asked.
+    blind = {
+        name: losses.relevance_bce(judgement.maps[name], standout_RHW, "balanced", *counted)
+        for name in ("information", "perspectival")
+    }
     room = (balance.relevance_BHW, balance.tensions_BT[:, 0], target_RHW, layer.attending)
     if config.order and teacher_RHW is not None:
         found["order"] = config.order * losses.order_loss(balance.relevance_BHW, target_RHW, teacher_RHW, *counted)
@@ -66,7 +74,7 @@ def map_losses(
         "mse": config.mse * losses.relevance_mse(soft_RHW, target_RHW, *counted),
         "iou": config.iou * losses.soft_iou(soft_RHW, target_RHW, *counted),
         "participatory": config.participatory * losses.relevance_bce(wanted_RHW, target_RHW, positive, *counted),
-        "perspectival": config.perspectival * losses.relevance_bce(stands_RHW, standout_RHW, positive, *counted),
+        **{name: getattr(config, name) * loss for name, loss in blind.items()},
         "budget": config.budget * losses.budget_loss(*room, *counted, too_few=config.too_few),
     }
 
@@ -79,20 +87,62 @@ def counted_rows(group: GridGroup, config: SelectorTrainConfig) -> dict[str, flo
     rows = len(group.examples)
     return {
         **taught,
-        **dict.fromkeys(("relevance", "mse", "participatory", "perspectival"), float(known_R.sum())),
+        **dict.fromkeys(("relevance", "mse", "participatory", "information", "perspectival"), float(known_R.sum())),
         **dict.fromkeys(("iou", "budget", "order"), float((known_R * (group.targets_RHW.sum((1, 2)) > 0)).sum())),
         **dict.fromkeys(("answer", "right"), float(rows)),
     }
 
 
-def judge_group(owner: ARRCOCQwen, group: GridGroup) -> Judgement:
+def judge_group(owner: ARRCOCQwen, group: GridGroup, selector: ARRCOCSelector | None = None) -> Judgement:
     """What the layer thinks of every row of a group, as the product does; each image is looked at once."""
-    looker = replace(owner.looker(), selector=ARRCOCSelector(owner.layer))
+    selector = selector or ARRCOCSelector(owner.layer)
+    looker = replace(owner.looker(), selector=selector)
     pixels_B3hw = group.images_Bhw3.permute(0, 3, 1, 2).float() / 255
     with torch.no_grad():
         question = looker.question(group.ids_RL, group.mask_RL)
+    more: dict[str, Tensor] = {}
+    if selector.first_look is not None:
+        frame = Frame.of(owner.processor, owner.model.config.image_token_id)
+        given = (owner.geometry, selector.first_look, (group.ids_RL, group.mask_RL), group.image_R)
+        more["looked_BMN"], more["glance_BXHW"] = look_first(owner.model, frame, pixels_B3hw, group.grid, *given)
     stopwatch = Stopwatch(pixels_B3hw.device)
-    return looker.judge(group.grid, question, stopwatch, image_B3hw=pixels_B3hw, image_R=group.image_R)
+    return looker.judge(group.grid, question, stopwatch, image_B3hw=pixels_B3hw, image_R=group.image_R, **more)
+
+
+class DoubtingSelector(ARRCOCSelector):
+    """The layer while it learns whom to trust: some rows ask nothing, and of some the participatory map is mistaken.
+
+    The maps of its judgement are those of the scorers; what they became is made of the mistaken ones.
+    """
+
+    def __init__(self, layer: ARRCOCLayer, config: SelectorTrainConfig, seed: int) -> None:
+        chance = np.random.default_rng([seed, 3])
+        super().__init__(layer, light=int(chance.random() < config.light_share))
+        self.config, self.chance = config, chance
+
+    def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
+        assert view.image_B3hw is not None
+        assert view.image_R is not None
+        pyramid = self.see(view.image_B3hw, view.grid, view.glance_BXHW, stopwatch).rows(view.image_R)
+        question, (rows, device) = self._asked(view), (len(view.image_R), view.image_R.device)
+        hidden_R = torch.from_numpy(self.chance.random(rows) < self.config.hidden_share).to(device)
+        question = replace(question, mask_BL=question.mask_BL & ~hidden_R.unsqueeze(1))
+        scores_RSHW = self.layer.knowing(pyramid, question)
+        doubt_R = self.chance.uniform(*DOUBT, rows) * (self.chance.random(rows) < self.config.noisy_share)
+        told_RSHW = with_doubt(scores_RSHW, torch.from_numpy(doubt_R).to(scores_RSHW), self.chance)
+        judgement = self.layer.settle(told_RSHW, question, pyramid.spread_B)
+        return replace(judgement, maps=dict(zip(SCORERS, scores_RSHW.unbind(1), strict=True)))
+
+
+def with_doubt(scores_RSHW: Tensor, doubt_R: Tensor, chance: np.random.Generator) -> Tensor:
+    """The maps, the participatory one mixed as logits with that of another row, by a share in [0, 1]; 0: as it is."""
+    place, rows = SCORERS.index("participatory"), scores_RSHW.shape[0]
+    other_R = torch.from_numpy(chance.permutation(rows)).to(doubt_R.device)
+    own_RHW = scores_RSHW[:, place]
+    doubt_R11 = doubt_R.view(-1, 1, 1)
+    mixed_RHW = torch.lerp(own_RHW.logit(1e-4), own_RHW[other_R].detach().logit(1e-4), doubt_R11).sigmoid()
+    told = [one if number != place else mixed_RHW for number, one in enumerate(scores_RSHW.unbind(1))]
+    return torch.where(doubt_R11.unsqueeze(1) > 0, torch.stack(told, dim=1), scores_RSHW)
 
 
 class MapLearner(nn.Module):
@@ -104,15 +154,16 @@ class MapLearner(nn.Module):
         self._owner = (owner,)  # a tuple hides it: the frozen base is not part of what is trained and synchronised
 
     def forward(self, group: GridGroup, seed: int, progress: float) -> Losses:
-        """Losses of one group. Nothing here is drawn by chance, so `seed` and `progress` do not matter."""
+        """Losses of one group; which questions are hidden and which maps mistaken depends on `seed` alone."""
         owner = self._owner[0]
-        asks_R = taught_rows(group, self.config) | (group.known_R & (self.config.order > 0))
+        orders = self.config.order > 0 and np.random.default_rng([seed, 4]).random() < self.config.order_share
+        asks_R = taught_rows(group, self.config) | (group.known_R & orders)
         (taught,) = asks_R.nonzero(as_tuple=True)
         teacher_RHW = None
         if len(taught):  # first: what it holds is gone before the scorers keep theirs
             teacher_RHW = torch.zeros_like(group.targets_RHW)
             teacher_RHW[taught] = teacher_attention(owner, group.rows(taught.cpu()))
-        judgement = judge_group(owner, group)
+        judgement = judge_group(owner, group, DoubtingSelector(self.layer, self.config, seed))
         return map_losses(judgement, group, self.layer, self.config, teacher_RHW)
 
 

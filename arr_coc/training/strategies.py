@@ -203,7 +203,7 @@ class StrategySelector(Selector):
         super().__init__(judging.allocator)
         self.judging, self.strategy = judging, strategy
         self.reads_pixels, self.reads_tokens = judging.reads_pixels, judging.reads_tokens
-        self.reads_glance = judging.reads_glance
+        self.reads_glance, self.first_look = judging.reads_glance, judging.first_look
         self.drawn: list[tuple[Judgement, Drawn]] = []
         self.start(seed=0, progress=0.0)
 

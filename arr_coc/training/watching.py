@@ -105,7 +105,7 @@ class Watcher:
         balance, attending = judgement.balance, self.owner.layer.attending
         relevance_RHW = balance.relevance_BHW
         k_R = attending.budgets(relevance_RHW, balance.tensions_BT[:, 0], [keep] * relevance_RHW.shape[0])
-        kept: Allocation = attending(relevance_RHW, balance.tensions_BT, k_R, judgement.last_BHW)
+        kept: Allocation = attending(relevance_RHW, balance.tensions_BT, k_R, judgement.rest_BHW)
         return kept
 
     def _tiles(self, group: GridGroup, judgement: Judgement, most: int) -> list[tuple[str, Image.Image]]:

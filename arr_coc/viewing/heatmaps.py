@@ -11,10 +11,10 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from arr_coc.config import SCORERS
+from arr_coc.config import SCORERS, blind_names
 from arr_coc.images.reader import ImageLike, image_tensor, read_image
-from arr_coc.knowing import InformationScorer, stands_out, with_gaze
-from arr_coc.qwen.answers import ImageSelection
+from arr_coc.knowing import inside_bits, stands_out, with_gaze
+from arr_coc.qwen.answers import WAYS, ImageSelection
 from arr_coc.texture import texture_pyramid
 from arr_coc.viewing.cards import SWATCH, choice_legend, entry, headed, rows_of
 from arr_coc.viewing.overlays import RELEVANT, choice_overlay, dotted, outline
@@ -46,11 +46,6 @@ TILE = 240  # px of the longer side of a tile
 NARROWEST = 96  # px of a column at least, so that its label can be read
 CELL = 32  # px of a cell where no model says it
 MARGIN, LABEL, LINES = 12, 13, 2  # px, px of a label's letters, lines of it at most
-ABOUT = {
-    "information": "how much is there",
-    "perspectival": "what stands out",
-    "participatory": "what the question wants",
-}
 TENSION_ENDS = {
     "particularize": ("compress", "particularize"),
     "explore": ("exploit", "explore"),
@@ -154,7 +149,7 @@ def heatmap(
 
 
 def scorer_panels(image: Image.Image, selection: ImageSelection) -> Image.Image:
-    """The scorers' maps side by side, each with its weight, then relevance with the cut, and the tensions.
+    """The scorers' maps side by side, each with its exponent, then relevance with the cut, and the tensions.
 
     A selection without the three maps (training-free, another method, or all kept) is shown by what it has, and the
     picture says what is missing.
@@ -174,7 +169,7 @@ def scorer_panels(image: Image.Image, selection: ImageSelection) -> Image.Image:
         seen = choice_overlay(fitted(image, PANEL), selection)
         blocks.append(above([_titled(seen, "kept", ""), *choice_legend([selection])], 8))
     row = beside(blocks, gap=20)
-    why = f"Why these cells: {selection.why}."
+    why = f"Why these cells: {selection.why}." + (f" They follow {selection.balance}." if selection.balance else "")
     if scorers:
         words = text_block(why, row.width, SMALL, ink=FAINT)
         return page(above([row, tension_bars(selection.tensions), words], gap=16))
@@ -184,8 +179,8 @@ def scorer_panels(image: Image.Image, selection: ImageSelection) -> Image.Image:
 
 
 def scorer_block(block: Image.Image, name: str, weight: float) -> Image.Image:
-    """A scorer's map with its name and weight; faded where it has no weight, since it chose nothing."""
-    title, about = f"{name}, {weight_told(weight)}", ABOUT[name]
+    """A scorer's map with its name and exponent; faded where that is 0, since it chose nothing."""
+    title, about = f"{name}, {weight_told(weight)}", WAYS[name]
     if weight >= NO_WEIGHT:
         return _titled(block, title, about)
     return _titled(faded(block), title, about, FAINT)
@@ -197,7 +192,7 @@ def faded(block: Image.Image) -> Image.Image:
 
 
 def weight_told(weight: float) -> str:
-    return "no weight for this question" if weight < NO_WEIGHT else f"weight {weight:.2f}"
+    return "no say in this question" if weight < NO_WEIGHT else f"exponent {weight:.2f}"
 
 
 def _titled(block: Image.Image, title: str, about: str, ink: RGB = INK) -> Image.Image:
@@ -263,7 +258,7 @@ def question_blind_maps(image: ImageLike, channels: int = 13, cell: int = CELL) 
     """Information and perspectival, as looking twice has them where nobody asks: nothing is trained on a model."""
     picture, pixels, grid, size = _prepare(image, cell)
     pyramid = texture_pyramid(pixels, grid, with_gaze(channels))
-    information, perspectival = InformationScorer(channels)(pyramid)[0], stands_out(pyramid)[0]
+    information, perspectival = inside_bits(pyramid, blind_names(channels)).mean(1)[0], stands_out(pyramid)[0]
     tiles = [
         ("image", picture),
         ("information: how much is there", colour_map(stretched(information)[0])),

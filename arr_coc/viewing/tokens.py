@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.qwen.answers import ImageSelection
+from arr_coc.qwen.answers import WAYS, ImageSelection
 from arr_coc.qwen.language import answer_attention
 from arr_coc.qwen.processor import text_ids
 
@@ -60,16 +60,18 @@ def reasons_of(selection: ImageSelection) -> list[str]:
     rank_N = torch.empty(relevance_N.shape[0], dtype=torch.long)
     rank_N[relevance_N.sort(descending=True, stable=True).indices] = torch.arange(1, relevance_N.shape[0] + 1)
     relevant = selection.cells_kept - selection.cells_covered
-    rows = zip(kept_N.tolist(), covered_N.tolist(), rank_N.tolist(), strict=True)
+    spoke_N = selection.spoke or [""] * len(rank_N)
+    rows = zip(kept_N.tolist(), covered_N.tolist(), rank_N.tolist(), spoke_N, strict=True)
     return [_reason(*row, relevant) for row in rows]
 
 
-def _reason(is_kept: bool, covered: bool, rank: int, relevant: int) -> str:
-    """Of a cell with its rank by relevance, where `relevant` cells were kept for that."""
+def _reason(is_kept: bool, covered: bool, rank: int, spoke: str, relevant: int) -> str:
+    """Of a cell with its rank by relevance, and the way that spoke for it; `relevant` cells were kept for that."""
     if covered:
         return KEPT_FOR_COVERAGE
     if is_kept:
-        return f"kept: rank {rank} by relevance" + (", as others beside it gave way" if rank > relevant else "")
+        gave_way = ", as others beside it gave way" if rank > relevant else ""
+        return f"kept: rank {rank} by relevance{gave_way}" + (f"; {WAYS[spoke]} spoke for it" if spoke else "")
     if rank <= relevant:
         return f"dropped: rank {rank} by relevance, beside a more relevant cell"
     return "dropped: below the cut"

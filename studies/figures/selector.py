@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from arr_coc.config import TENSIONS
 from arr_coc.evaluation.report.pages import markdown_table
 
 
@@ -150,30 +151,29 @@ def study_tables(results: dict[str, Any]) -> str:
 
 
 def worlds_table(results: dict[str, Any]) -> str:
-    """Evidence found in each world: as it is, untrained, and what its policy and its blind scorers are worth."""
-    ways = (
-        "as it is",
-        "looking twice, untrained",
-        "policy at its means",
-        "without information",
-        "without perspectival",
-    )
+    """Evidence found in each world: as it is, untrained, and what its balance and its ways of knowing are worth."""
+    whole = ("balanced", "look twice")
+    less = ("light", "exponents at their means", "without information", "without perspectival")
 
     def shown(found: dict[str, Any], way: str) -> str:
-        if way in ways[:2]:
+        if way in whole:
             return " / ".join(f"{100 * found[way][keep]['mean']:.1f}" for keep in ("0.06", "0.1", "0.25"))
         one = found[way]["change"]["0.06"]
         return f"{100 * one['mean']:+.1f} ({100 * one['ci95'][0]:+.1f} to {100 * one['ci95'][1]:+.1f})"
 
-    rows = [(world, *(shown(found, way) for way in ways)) for world, found in results["worlds"].items()]
-    heads = ("evidence found, %, at 6 / 10 / 25 %", *ways[:2], *(f"{way}, 6 %" for way in ways[2:]))
-    means = ", ".join(f"{name} {value:.2f}" for name, value in results["means"].items())
+    worlds = results["worlds"]
+    rows = [(world, *(shown(found["recall"], way) for way in (*whole, *less))) for world, found in worlds.items()]
+    heads = ("evidence found, %, at 6 / 10 / 25 %", "as it is", "looking twice, untrained")
+    questions = " / ".join(str(number) for number in sorted({found["questions"] for found in worlds.values()}))
+    exponents = ", ".join(f"{name} {value:.2f}" for name, value in results["mean_exponents"].items())
+    tensions = ", ".join(f"{name} {value:.2f}" for name, value in zip(TENSIONS, results["mean_tensions"], strict=True))
     lines = [
-        *markdown_table(heads, rows),
+        *markdown_table((*heads, *(f"{way}, 6 %" for way in less)), rows),
         "",
-        f"{results['questions']} questions of each world at {results['side']} px.",
+        f"{questions} questions of each world at {results['side']} px.",
+        f"Light: without the language model's look. Mean exponents: {exponents}; tensions: {tensions}.",
     ]
-    return "\n".join([*lines, f"Means of the policy: {means}."])
+    return "\n".join(lines)
 
 
 def blank_table(results: dict[str, Any]) -> str:

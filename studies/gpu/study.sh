@@ -9,7 +9,8 @@
 #   unread, narrow
 #             the same without more tables and charts, and with a glance of 32 channels
 #   rival     the scorer on the ViT's output, for the steps of stages 1 and 3
-#   sights    glance, stem and textures for equal steps
+#   sights    look, glance, stem and textures for equal steps
+#   channels  13 and 40 texture channels for equal steps
 #   plain     stage 1 alone, short: what the strategies start from
 #   score, straight_through, gumbel, reinforce
 #             a gradient strategy of stage 2, for equal steps from the adapter in runs/plain
@@ -54,9 +55,15 @@ run_lane() {
             learn studies.rival.train three selector-mini-3 1100 --init-from "$folder/one" ;;
         plain) learn studies.selector.train plain selector-mini-plain 300 --seed 1 ;;
         sights)
-            learn studies.selector.train glance selector-mini-1 300 --seed 1
-            learn studies.selector.train stem selector-mini-stem 300 --seed 1
-            learn studies.selector.train textures selector-mini-textures 300 --seed 1 ;;
+            for sight in look glance stem textures; do
+                learn studies.selector.train $sight selector-mini-1 300 --seed 1 --sight $sight
+            done ;;
+        channels)
+            for count in 13 40; do
+                learn studies.selector.train $count selector-mini-1 800 --seed 1 --wide 0.65 --channels $count
+                python3 -m studies.selector.worlds --adapter "$folder/$count" --questions $((4 * percent)) \
+                    --out "$folder/$count.json"
+            done ;;
         score | straight_through | gumbel | reinforce)
             learn studies.selector.train "$lane" selector-mini-strategy 150 --strategy "$lane" --init-from runs/plain --seed 1 ;;
         distil) learn studies.selector.train distil selector-mini-distil 140 --seed 1 ;;

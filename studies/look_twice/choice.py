@@ -22,11 +22,13 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from arr_coc.config import blind_names
 from arr_coc.evaluation.field.batch import make_batch
 from arr_coc.evaluation.field.data import Picture, batches, scene_pictures, score
 from arr_coc.evaluation.field.engines import FastEngine, PlainEngine
 from arr_coc.evaluation.field.methods import Method, build
 from arr_coc.files import write_json
+from arr_coc.knowing import inside_bits
 from arr_coc.qwen.first_look import spread_over
 from arr_coc.qwen.model import ARRCOCQwen
 from arr_coc.records import Judgement, TexturePyramid
@@ -163,7 +165,7 @@ class PlantedSelector(LookTwiceSelector):
     sinks, times = 0, 1.0
 
     def seen(self, pyramid: TexturePyramid) -> dict[str, Tensor]:
-        return super().seen(pyramid) | {"information": self.information(pyramid)}
+        return super().seen(pyramid) | {"information": inside_bits(pyramid, blind_names(self.channels)).mean(1)}
 
     def weigh(
         self, seen: dict[str, Tensor], attended_RHW: Tensor, asked_R: Tensor, image_R: Tensor | None = None
@@ -183,7 +185,7 @@ class PlantedSelector(LookTwiceSelector):
             seen_Rn = F.adaptive_avg_pool2d(attended_RHW, small).flatten(1)
             most_R1 = seen_Rn.amax(-1, keepdim=True)
             planted = seen_Rn.scatter(1, empty_Rn, (self.times * most_R1).expand(-1, self.sinks).contiguous())
-            attended_RHW = spread_over(planted.view(-1, *small), grid)
+            attended_RHW = spread_over(planted.view(-1, 1, *small), grid).squeeze(1)
         return super().weigh(seen, attended_RHW, asked_R, image_R)
 
 

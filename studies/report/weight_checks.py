@@ -84,13 +84,12 @@ def mini_parameters() -> int:
 
 
 def shape_parameters() -> tuple[int, int]:
-    """Parameters of a selector with a glance at the shape of Qwen3-VL-2B, and those of the model itself."""
+    """Parameters of a selector that looks at the shape of Qwen3-VL-2B, and those of the model itself."""
     from arr_coc.config import ARRCOCConfig
     from arr_coc.layer import ARRCOCLayer
-    from arr_coc.qwen.shapes import count_parts, shape_config
+    from arr_coc.qwen.shapes import count_parts, shape_config, sight_dims
 
     shape = shape_config(SHAPE)
-    vision = shape.vision_config.hidden_size
-    config = ARRCOCConfig(hidden_dim=shape.text_config.hidden_size, sight="glance", glance_dim=vision)
+    config = ARRCOCConfig(**sight_dims(shape, "look"), sight="look", texture_channels=40)
     layer = ARRCOCLayer.from_config(config)
     return sum(p.numel() for p in layer.parameters()), sum(count_parts(shape).values())

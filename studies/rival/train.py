@@ -1,7 +1,7 @@
 """Training of the rival: the scorer on the ViT's output, on the batches that ARR-COC learns from.
 
-python -m studies.rival.train --config configs/selector-mini-1.json --out runs/rival-1 --steps 4000
-python -m studies.rival.train --config configs/selector-mini-3.json --init-from runs/rival-1 --out runs/rival
+python -m studies.rival.train --config configs/selector-mini-1.json --wide 0.65 --out runs/one --steps 4000
+python -m studies.rival.train --config configs/selector-mini-3.json --wide 0.65 --init-from runs/one --out runs/rival
 
 Settings are those of `arr-coc train selector`, stages 1 and 3: the same scenes in the same order, the same losses
 against the boxes, as many steps, the same learning rate. What only ARR-COC has (its three maps, the budget) has no
@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from arr_coc.qwen.loading import find_adapter, load_stock, pick_device, pick_dty
 from arr_coc.qwen.processor import load_processor
 from arr_coc.records import QuestionTokens
 from arr_coc.training.config import SelectorTrainConfig, read_selector_config
-from arr_coc.training.data import SceneBatches, held_scenes, make_encoder, stream_batches
+from arr_coc.training.data import Draw, SceneBatches, draw_examples, held_scenes, make_encoder, stream_batches
 from arr_coc.training.groups import GridGroup
 from arr_coc.training.losses import relevance_bce, relevance_mse, soft_iou
 from arr_coc.training.making import rate_groups
@@ -35,6 +36,7 @@ from arr_coc.training.watching import Report
 from studies.answering import patchify
 from studies.batched.forward import encode_vision, grid_tables
 from studies.rival.selector import WEIGHTS, RivalScorer, load_rival, save_rival
+from studies.selector.train import draw_mixed
 
 STATE = "checkpoint.safetensors"
 CHECKPOINT_STEPS = 200
@@ -115,6 +117,7 @@ def train_rival(
     say: Callable[[str], None],
     device: str | None = None,
     init_from: Path | None = None,
+    draw: Draw = draw_examples,
 ) -> Path:
     """Train for `config.steps` steps, from nothing or from another rival, and write the weights to `out`."""
     if config.stage not in (1, 3) or config.data != "scenes" or config.target == "attention" or config.seconds:
@@ -133,7 +136,7 @@ def train_rival(
     say(f"{count:,} parameters, steps {first} to {config.steps}")
     numbers = range(first * config.accumulate, config.steps * config.accumulate)
     workers = most_workers() if config.workers < 0 else config.workers
-    batches = stream_batches(SceneBatches(config, encode), numbers, workers, place.type == "cuda")
+    batches = stream_batches(SceneBatches(config, encode, draw=draw), numbers, workers, place.type == "cuda")
     for step in range(first, config.steps):
         loss = rival.learn(step, [group for _ in range(config.accumulate) for group in next(batches)], place)
         if (step + 1) % CHECKPOINT_STEPS == 0 or step + 1 == config.steps:
@@ -179,11 +182,14 @@ def main() -> None:
     parser.add_argument("--init-from", type=Path, help="start from the rival in this folder")
     parser.add_argument("--steps", type=int, help="optimizer steps: as many as ARR-COC had")
     parser.add_argument("--workers", type=int)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--wide", type=float, default=0.0, help="share of scenes of the wide world")
     parser.add_argument("--device")
     given = parser.parse_args()
     seconds = 0.0 if given.steps else None
-    config = read_selector_config(given.config, steps=given.steps, seconds=seconds, workers=given.workers)
-    train_rival(config, given.out, print, given.device, given.init_from)
+    asked = {name: getattr(given, name) for name in ("steps", "workers", "seed")}
+    config = read_selector_config(given.config, seconds=seconds, **asked)
+    train_rival(config, given.out, print, given.device, given.init_from, partial(draw_mixed, given.wide))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from arr_coc.balancing import UNTRAINED_TENSIONS, combine
-from arr_coc.config import SCORERS, TENSIONS, ARRCOCConfig, Keep
+from arr_coc.balancing import UNTRAINED_TENSIONS, product
+from arr_coc.config import CHANNEL_SETS, DETAIL, GROUPS, SCORERS, SIGHTS, TENSIONS, ARRCOCConfig, Keep, channel_names
 from arr_coc.evaluation.statistics import Clustered, Figure, difference_of, mean_of
 from arr_coc.records import Balance, Judgement, TexturePyramid
 from arr_coc.texture import detail_spread
@@ -19,13 +19,14 @@ from studies.selector.measures import Part
 from studies.selector.selection import NOTHING, Alteration, Chosen
 from studies.selector.study import Study, recalls, scores
 
-TEXTURE_GROUPS = {
+DEFAULT_GROUPS = {
     "colour": range(0, 3),
     "position": range(3, 5),
     "edges": range(5, 8),
     "saliency": range(8, 11),
     "grouping": range(11, 13),
 }
+"""Places of the 13 channels by what they measure."""
 KEEP = 0.1  # fraction KEPT
 QUESTIONS = 600  # of the knock-outs, and of the scenes that fixed weights are taken from
 BASELINE = "nothing"
@@ -37,11 +38,11 @@ BASELINE = "nothing"
 def rebalanced(judgement: Judgement, weights_BS: Tensor, tensions_BT: Tensor) -> Judgement:
     """The same maps under other weights and tensions."""
     scores_BSHW = torch.stack(list(judgement.maps.values()), dim=1)
-    return replace(judgement, balance=Balance(combine(scores_BSHW, weights_BS), weights_BS, tensions_BT))
+    return replace(judgement, balance=Balance(product(scores_BSHW, weights_BS), weights_BS, tensions_BT))
 
 
 def without_scorer(scorer: str) -> Alteration:
-    """The weight of one scorer at 0."""
+    """The exponent of one scorer at 0."""
 
     def change(judgement: Judgement) -> Judgement:
         weights_BS = judgement.balance.weights_BS.clone()
@@ -86,7 +87,7 @@ def without_textures(channels: Sequence[int]) -> Alteration:
 
     def change(pyramid: TexturePyramid) -> TexturePyramid:
         fine, middle, cell = flat(pyramid.fine_BChw), flat(pyramid.middle_BChw), flat(pyramid.cell_BCHW)
-        detail = cell[:, pyramid.names.index("within_cell_variance")]
+        detail = next(cell[:, pyramid.names.index(name)] for name in DETAIL if name in pyramid.names)
         return TexturePyramid(fine, middle, cell, pyramid.names, detail_spread(detail))
 
     return Alteration(textures=change)
@@ -111,13 +112,25 @@ def knock_outs(config: ARRCOCConfig, weights: Sequence[float], tensions: Sequenc
     for name, untrained in zip(TENSIONS, UNTRAINED_TENSIONS, strict=True):
         out |= {f"tension {name} at {value}": with_tension(name, value) for value in (0.0, untrained)}
     out["policy"] = fixed_policy(weights, tensions)
-    out |= {f"textures {name}": without_textures(list(channels)) for name, channels in TEXTURE_GROUPS.items()}
-    width = config.sight_channels
-    if config.sight != "textures":
-        out["stem"] = without_sight(0, width)
-    if config.sight == "glance":
-        out["glance"] = without_sight(width, width + config.glance_channels)
+    groups = texture_groups(config.texture_channels)
+    out |= {f"textures {name}": without_textures(list(channels)) for name, channels in groups.items()}
+    widths = (config.texture_channels, config.sight_channels, config.glance_channels)
+    first = 0
+    for name, sight, width in zip(("small textures", "stem", "glance"), SIGHTS[:3], widths, strict=True):
+        if SIGHTS.index(config.sight) >= SIGHTS.index(sight):
+            out[name] = without_sight(first, first + width)
+        first += width
+    if config.sight == "look":
+        out["look"] = Alteration(light=True)
     return out
+
+
+def texture_groups(channels: int) -> dict[str, Sequence[int]]:
+    """Places of the channels of a set by what they measure, without those that are 0 of a single image."""
+    if channels == len(CHANNEL_SETS[13]):
+        return dict(DEFAULT_GROUPS)
+    names, still = channel_names(channels), ("motion", "temporal", "history", "semantic")
+    return {name: [names.index(one) for one in group] for name, group in GROUPS.items() if name not in still}
 
 
 # ---------------------------------------------------------------- what it costs

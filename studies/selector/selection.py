@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arr_coc.config import ARRCOCConfig, Keep, tokens_to_keep
+from arr_coc.config import GLANCE, ARRCOCConfig, Keep, tokens_to_keep
 from arr_coc.evaluation.field.data import SPREAD
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.batched import Frame, look_first
 from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.vision import Geometry, glance
 from arr_coc.records import Allocation, Judgement, QuestionTokens, TexturePyramid
@@ -76,6 +77,7 @@ class Alteration:
     textures: Callable[[TexturePyramid], TexturePyramid] = _as_it_is
     seen: Callable[[Tensor | None], Tensor | None] = _as_it_is  # channels of sight `[B, G, H, W]`
     judgement: Callable[[Judgement], Judgement] = _as_it_is
+    light: bool = False  # without the language model's look
 
 
 NOTHING = Alteration()
@@ -85,7 +87,7 @@ class AlteredSelector(ARRCOCSelector):
     """The layer as a selector, with something changed between its parts."""
 
     def __init__(self, layer: ARRCOCLayer, alter: Alteration) -> None:
-        super().__init__(layer)
+        super().__init__(layer, int(alter.light))
         self.alter = alter
 
     def see(
@@ -101,18 +103,16 @@ class AlteredSelector(ARRCOCSelector):
         return replace(pyramid, seen_BGHW=self.alter.seen(self.layer.sight(pyramid, glance_BXHW)))
 
     def judge(self, view: View, stopwatch: Stopwatch) -> Judgement:
-        assert view.image_B3hw is not None
-        assert view.image_R is not None
-        pyramid = self.see(view.image_B3hw, view.grid, view.glance_BXHW, stopwatch)
-        return self.alter.judgement(self.layer.weigh(pyramid.rows(view.image_R), view.question, stopwatch))
+        return self.alter.judgement(super().judge(view, stopwatch))
 
 
 class Glances:
-    """Glances at images through a model's ViT, each image once, for all layers that want them."""
+    """Glances at images through a model's ViT, and looks for questions: each once, for all layers that want them."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.geometry = model, Geometry.of(model.config.vision_config)  # mini's colours: 0.5 and 0.5
         self._kept: dict[int, tuple[np.ndarray, Tensor]] = {}  # with the image, so that its id stays taken
+        self._looks: dict[Any, tuple[Any, tuple[Tensor, Tensor]]] = {}
 
     def of(self, images: Sequence[np.ndarray], image_B3hw: Tensor) -> Tensor:
         """`[B, X, H, W]` of images of one size, given also as pixels in [0, 1]."""
@@ -122,6 +122,28 @@ class Glances:
             features = glance(self.model, image_B3hw[new], grid, self.geometry)
             self._kept |= {id(images[place]): (images[place], one) for place, one in zip(new, features, strict=True)}
         return torch.stack([self._kept[id(image)][1] for image in images])
+
+    def look(
+        self, turns: Turns, images: Sequence[np.ndarray], image_B3hw: Tensor, asked: Sequence[tuple[int, str]]
+    ) -> tuple[Tensor, Tensor]:
+        """Where the language model looks for (number of the image, question) pairs, and what the ViT saw there."""
+        key = (*map(id, images), *asked)
+        if key not in self._looks:
+            frame = Frame(turns.lead_ids, (turns.end_id,), turns.prompt(""))
+            ids, mask = padded([turns.question(text) for _, text in asked], image_B3hw.device)
+            image_R = torch.tensor([number for number, _ in asked], device=image_B3hw.device)
+            grid = self.geometry.grid(*image_B3hw.shape[2:])
+            given = (self.model, frame, image_B3hw, grid, self.geometry, GLANCE, (ids, mask), image_R)
+            self._looks[key] = images, look_first(*given)
+        return self._looks[key][1]
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids of some questions, padded on the right, and the mask of real ones."""
+    longest = max([1, *map(len, rows)])
+    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=device)
+    return ids, mask.bool()
 
 
 class Chooser:
@@ -137,21 +159,17 @@ class Chooser:
 
     def question(self, texts: Sequence[str]) -> QuestionTokens:
         """The embedded tokens of some questions, padded."""
-        rows = [list(self.turns.question(text)) for text in texts]
-        longest = max([1, *map(len, rows)])
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
-        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=self.device)
-        return self.looker.question(ids, mask.bool())
+        return self.looker.question(*padded([self.turns.question(text) for text in texts], self.device))
 
-    def shown(self, images: Sequence[np.ndarray]) -> tuple[tuple[int, int], Tensor, Tensor | None]:
-        """Grid, pixels in [0, 1] and glance of images of one size (uint8 `[h, w, 3]`)."""
+    def shown(self, images: Sequence[np.ndarray]) -> tuple[tuple[int, int], Tensor]:
+        """Grid and pixels in [0, 1] of images of one size (uint8 `[h, w, 3]`)."""
         image_B3hw = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2).float() / 255
-        glance_BXHW = None if self.layer.sight.glance is None else self.glances.of(images, image_B3hw)
-        return self.glances.geometry.grid(*image_B3hw.shape[2:]), image_B3hw, glance_BXHW
+        return self.glances.geometry.grid(*image_B3hw.shape[2:]), image_B3hw
 
     def see(self, images: Sequence[np.ndarray], alter: Alteration = NOTHING) -> TexturePyramid:
-        """Textures and sight of images of one size."""
-        grid, image_B3hw, glance_BXHW = self.shown(images)
+        """Textures and sight of images of one size, at a glance."""
+        grid, image_B3hw = self.shown(images)
+        glance_BXHW = None if self.layer.sight.glance is None else self.glances.of(images, image_B3hw)
         return AlteredSelector(self.layer, alter).see(image_B3hw, grid, glance_BXHW, Stopwatch())
 
     @torch.no_grad()
@@ -159,11 +177,16 @@ class Chooser:
         self, images: Sequence[np.ndarray], asked: Sequence[tuple[int, str]], alter: Alteration = NOTHING
     ) -> Judgement:
         """The judgement of (number of the image, question) pairs; images have one size."""
-        grid, image_B3hw, glance_BXHW = self.shown(images)
+        (grid, image_B3hw), selector = self.shown(images), AlteredSelector(self.layer, alter)
         image_R = torch.tensor([number for number, _ in asked], device=self.device)
+        given: dict[str, Tensor] = {}
+        if selector.first_look is not None:
+            given["looked_BMN"], given["glance_BXHW"] = self.glances.look(self.turns, images, image_B3hw, asked)
+        elif selector.reads_glance:
+            given["glance_BXHW"] = self.glances.of(images, image_B3hw)
         question, stopwatch = self.question([text for _, text in asked]), Stopwatch(self.device)
-        looker = replace(self.looker, selector=AlteredSelector(self.layer, alter))
-        return looker.judge(grid, question, stopwatch, image_B3hw=image_B3hw, image_R=image_R, glance_BXHW=glance_BXHW)
+        looker = replace(self.looker, selector=selector)
+        return looker.judge(grid, question, stopwatch, image_B3hw=image_B3hw, image_R=image_R, **given)
 
     @torch.no_grad()
     def choose(self, judgement: Judgement, keep: Keep) -> Tensor:
@@ -171,7 +194,7 @@ class Chooser:
         balance, attending = judgement.balance, self.layer.attending
         relevance_RHW = balance.relevance_BHW
         k_R = attending.budgets(relevance_RHW, balance.tensions_BT[:, 0], [keep] * relevance_RHW.shape[0])
-        allocation: Allocation = attending(relevance_RHW, balance.tensions_BT, k_R, judgement.last_BHW)
+        allocation: Allocation = attending(relevance_RHW, balance.tensions_BT, k_R, judgement.rest_BHW)
         return allocation.keep_BHW.flatten(1)
 
     def over(

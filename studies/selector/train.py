@@ -41,6 +41,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="time budget of training, start-up included")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--strategy", help="stage 2: score, straight_through, gumbel or reinforce")
+    parser.add_argument("--channels", type=int, dest="texture_channels", help="size of the set of textures")
+    parser.add_argument("--sight", help="textures, stem, glance or look")
     parser.add_argument("--workers", type=int)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--wide", type=float, default=0.0, help="share of scenes of the wide world")

@@ -13,7 +13,7 @@ from arr_coc.config import SIGHTS, ARRCOCConfig
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.loading import pick_device, pick_dtype
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.shapes import SHAPES, build_shape
+from arr_coc.qwen.shapes import SHAPES, build_shape, sight_dims
 from arr_coc.qwen.vision import Geometry
 
 ENCODINGS = ("dense", "after-vit", "sparse", "foveated")
@@ -96,10 +96,7 @@ def random_owner(stock: Any, sight: str, seed: int = 0) -> ARRCOCQwen:
     """A stock model with an untrained selector, which costs what a trained one does."""
     if sight not in SIGHTS:
         return ARRCOCQwen(stock, selector=sight, break_even=0).eval()
-    width, vision = stock.config.text_config.hidden_size, stock.config.vision_config.hidden_size
-    config = ARRCOCConfig(
-        hidden_dim=width, sight=sight, glance_dim=vision if sight == "glance" else 0, trained=True, encoding="sparse"
-    )
+    config = ARRCOCConfig(**sight_dims(stock.config, sight), sight=sight, trained=True, encoding="sparse")
     torch.manual_seed(seed)
     layer = ARRCOCLayer.from_config(config)
     return ARRCOCQwen(stock, config, layer, selector="arr_coc", break_even=0).eval()

@@ -119,7 +119,10 @@ class Batch:
         if selector.first_look is not None:
             with stopwatch.part("first look"):
                 seen = looker.first_looker().look(self.request, list(self.pixels()[0]), self.image_R.tolist())
-                given["attended_BN"] = torch.stack(seen.attended)
+                given |= {name: torch.stack(several) for name, several in seen.view.items()}
+                if "glance_BXHW" in given:  # one for each image, where maps are one for each row
+                    first = [self.image_R.tolist().index(image) for image in range(self.images)]
+                    given["glance_BXHW"] = given["glance_BXHW"][first]
         if selector.reads_tokens:
             features, _ = self.features()
             with stopwatch.part("insides"):

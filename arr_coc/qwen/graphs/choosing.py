@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arr_coc.attending import coverage, even_rank, known_budgets
-from arr_coc.config import FINE, Keep
+from arr_coc.config import FINE, GLANCE, Keep
 from arr_coc.knowing import place_waves
 from arr_coc.qwen.answers import ImageSelection, thoughts
 from arr_coc.qwen.first_look import spread_over
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_questions
 from arr_coc.qwen.graphs.recording import Tensors
 from arr_coc.qwen.looking import Looker, explain
-from arr_coc.qwen.vision import Geometry, Grid, glance_grid, glance_rows, unpatchify
+from arr_coc.qwen.vision import Geometry, Grid, glance_rows, unpatchify
 from arr_coc.records import STRATEGIES, WHOLE_BUDGET, Balance, Judgement, QuestionTokens
 from arr_coc.selectors import Selector, View
 from arr_coc.texture import LUMA, Canvas, position_grid, pyramid_of
@@ -31,7 +31,8 @@ CHUNK = 1536  # cells looked at together: 19 MB of pixels in fp32, and 25 MB for
 MAP = "map "  # what the names of maps begin with among the tensors of a judgement
 SEEN = "seen "  # and those of what was seen in the textures
 Explain = Callable[[], list[list[ImageSelection]]]  # per row, per image
-LookFirst = Callable[[Callable[[], None]], list[Tensor]]
+FirstLooks = tuple[list[Tensor], list[Tensor]]  # of each image, maps [M, h, w] and a glance [X, H, W]; none: not read
+LookFirst = Callable[[Callable[[], None]], FirstLooks]
 
 
 @lru_cache(maxsize=8)
@@ -200,8 +201,8 @@ def choose(
     """Choose cells of all images. The host reads nothing back unless a budget depends on a map.
 
     `features` `[E, I * N, D]` is what the ViT made of all images, for selectors that read its tokens; `look_first`
-    gives the maps of a first look, `[h, w]` per image, and calls what can be done meanwhile. `foveated` leaves room for
-    a small copy of each image in its budget.
+    gives the maps of a first look and calls what can be done meanwhile. `foveated` leaves room for a small copy of each
+    image in its budget.
     """
     stages, looker, prompt = asked.stages, asked.looker, asked.prompt
     cells = [height * width for height, width in prompt.grids]
@@ -245,21 +246,24 @@ def _judge_pixels(asked: Asked, counts: list[int] | None, look_first: LookFirst 
             pooled = torch.stack([canvases[image] for image in members])
             seen[grid] = stages.textures(looker.selector, grid, pooled)
 
-    attended = None
+    looked: list[Tensor] = []
+    glances: list[Tensor] = []
     if look_first is None:
         see_textures()
     else:
-        attended = look_first(see_textures)
+        looked, glances = look_first(see_textures)
     slots = None if counts is None else budget_bucket(max(counts))
     judged: dict[Grid, Tensors] = {}
     for grid, members in groups.items():
         question, real = _questions(asked, members)
         given = seen[grid] | {"question": question, "asked": real}
-        if looker.selector.reads_glance:
-            rows = small_rows(asked, members, glance_grid(grid, looker.geometry.cell))
+        if glances:
+            given["glance"] = torch.stack([glances[image] for image in members])
+        elif looker.selector.reads_glance:
+            rows = small_rows(asked, members, GLANCE.grid(grid))
             given["glance"] = stages.glance(rows, grid)
-        if attended is not None:
-            given["attended"] = torch.stack([attended[image] for image in members])
+        if looked:
+            given["looked"] = torch.stack([looked[image] for image in members])
         if counts is not None:
             given["k"] = stages.put(torch.tensor([counts[image] for image in members]))
         stages.join()
@@ -338,10 +342,12 @@ def see_canvas(selector: Any, tensors: Tensors) -> Tensors:
 
 def judge_seen(selector: Any, word_table: Tensor, grid: Grid, tensors: Tensors) -> Judgement:
     """What it thinks of them, from what it has seen."""
-    attended = tensors.get("attended")
+    looked = tensors.get("looked")
     question = QuestionTokens(F.embedding(tensors["question"], word_table).float(), tensors["asked"])
-    wide = None if attended is None else spread_over(attended, grid).flatten(1)
-    view = View(grid, question, None, None, tensors.get("glance"), attended_BN=wide)
+    view = View(grid, question, None, None, tensors.get("glance"))
+    if looked is not None:
+        looked_GMN = spread_over(looked, grid).flatten(2)
+        view = replace(view, attended_BN=looked_GMN.mean(1), looked_BMN=looked_GMN)
     seen = {name.removeprefix(SEEN): tensor for name, tensor in tensors.items() if name.startswith(SEEN)}
     judgement: Judgement = selector.judge_seen(seen, view)
     if judgement.balance.relevance_BHW.shape != (tensors["question"].shape[0], *grid):
@@ -357,7 +363,7 @@ def as_tensors(judgement: Judgement) -> Tensors:
         "weights": balance.weights_BS,
         "tensions": balance.tensions_BT,
         "mass": judgement.mass_B,
-        **({} if judgement.last_BHW is None else {"last": judgement.last_BHW}),
+        **({} if judgement.rest_BHW is None else {"rest": judgement.rest_BHW}),
         **{MAP + name: map_BHW for name, map_BHW in judgement.maps.items()},
     }
 
@@ -365,7 +371,7 @@ def as_tensors(judgement: Judgement) -> Tensors:
 def as_judgement(tensors: Tensors) -> Judgement:
     maps = {name.removeprefix(MAP): tensor for name, tensor in tensors.items() if name.startswith(MAP)}
     balance = Balance(tensors["relevance"], tensors["weights"], tensors["tensions"])
-    return Judgement(maps, balance, tensors["mass"], last_BHW=tensors.get("last"))
+    return Judgement(maps, balance, tensors["mass"], rest_BHW=tensors.get("rest"))
 
 
 def choose_padded(selector: Selector, judgement: Judgement, k_G: Tensor, slots: int) -> Tensors:

@@ -66,7 +66,8 @@ def choose_and_see(stages: Any, looker: Looker, request: Request, stopwatch: Sto
 
 def look_first(stages: Any, looker: Looker, prompt: Prompt, request: Request, pairs: Sequence[Tensor]) -> FirstSeen:
     """Where the language model looks in small copies of all moments."""
-    settings, layout = looker.over_clips().selector.first_look, request.layout
+    looker, layout = looker.over_clips(), request.layout
+    settings = looker.selector.first_look
     assert settings is not None
     grids = [settings.clip_grid(layout.grids[moment], len(clip)) for clip in layout.clips for moment in clip]
     cells = [height * width for height, width in grids]
@@ -75,11 +76,12 @@ def look_first(stages: Any, looker: Looker, prompt: Prompt, request: Request, pa
     for moment, (pair, small) in enumerate(zip(pairs, grids, strict=True)):
         alike.setdefault((small, layout.grids[moment], pair.shape), []).append(moment)
     rows_TPx = _copies(pairs, alike, slots, looker.geometry)
-    maps, spread = read_copies(stages, prompt, settings, grids, slots, rows_TPx, lambda: None), dict[int, Tensor]()
+    maps, glances = read_copies(stages, looker, prompt, grids, slots, rows_TPx, lambda: None)
+    spread: dict[int, Tensor] = {}
     for (_, grid, _), members in alike.items():
         wide = spread_over(torch.stack([maps[moment] for moment in members]), grid)
-        spread |= dict(zip(members, wide.flatten(1).unbind(), strict=True))
-    return FirstSeen([spread[moment] for moment in range(len(grids))], grids, [], [])
+        spread |= dict(zip(members, wide.flatten(2).unbind(), strict=True))
+    return FirstSeen([spread[moment] for moment in range(len(grids))], grids, [], [], glances)
 
 
 def _copies(
@@ -146,7 +148,7 @@ def _see_group(
     rows_nPx = pixels.index_select(0, rows_nKw.flatten()).view(len(numbers), -1, pixels.shape[1])
     grid_n2 = stages.put(torch.tensor([grids[moment] for moment in rows]))
     whole = not spare and all(counts[moment] == slots for moment in members)
-    features: Tensor = stages.see(rows_nPx, cells_nK, grid_n2, None if whole else mask_nK)
+    features: Tensor = stages.see(rows_nPx, cells_nK, grid_n2, None if whole else mask_nK)[0]
     return features
 
 

@@ -2,7 +2,7 @@
 windows attend to; and in the prompts, before the chosen windows, as `arr_coc.qwen.periphery` puts them.
 
 I images, J images and small copies, K slots of each, V = I * K, P patches of a small copy, C of one that windows attend
-to, h w its grid.
+to, h w its grid, M maps (of layers and heads), X width of the ViT.
 
 Prompt and question are read in one pass, each time anew: to know an image again its content would have to be read, and
 that takes about as long.
@@ -17,18 +17,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.config import FirstLook
-from arr_coc.qwen.graphs.choosing import Asked, Chosen, by_grid, everything, small_rows
+from arr_coc.qwen.graphs.choosing import Asked, Chosen, FirstLooks, by_grid, everything, small_rows
 from arr_coc.qwen.graphs.layout import Prompt, budget_bucket, padded_length, plan, with_grids
+from arr_coc.qwen.looking import Looker
 from arr_coc.qwen.periphery import CONTEXT
 from arr_coc.qwen.tower import Heard
-from arr_coc.qwen.vision import Grid, under_centres
+from arr_coc.qwen.vision import Grid, glance_maps, under_centres
 
 Order = list[tuple[int, bool]]  # of each image that is shown: its number, and whether it is a small copy
 
 
-def look_first(asked: Asked, meanwhile: Callable[[], None]) -> list[Tensor]:
-    """Where the language model looks in a small copy of each image, `[h, w]`.
+def look_first(asked: Asked, meanwhile: Callable[[], None]) -> FirstLooks:
+    """Where the language model looks in a small copy of each image, and what the ViT saw in it, if that is read.
 
     `meanwhile` is called as soon as the device is busy with the copies: the host has time then, and a GPU room.
     """
@@ -36,22 +36,24 @@ def look_first(asked: Asked, meanwhile: Callable[[], None]) -> list[Tensor]:
     assert settings is not None
     grids = [settings.grid(grid) for grid in asked.prompt.grids]
     slots = budget_bucket(max(height * width for height, width in grids))
-    return read_copies(asked.stages, asked.prompt, settings, grids, slots, _rows(asked, grids, slots), meanwhile)
+    return read_copies(asked.stages, asked.looker, asked.prompt, grids, slots, _rows(asked, grids, slots), meanwhile)
 
 
 def read_copies(
     stages: Any,
+    looker: Looker,
     prompt: Prompt,
-    settings: FirstLook,
     grids: list[Grid],
     slots: int,
     rows_IPx: Tensor,
     meanwhile: Callable[[], None],
-) -> list[Tensor]:
+) -> FirstLooks:
     """The same, where the copies are made: their cells, and their patches with room for `slots` cells of each."""
-    config = stages.model.config
+    config, settings = stages.model.config, looker.selector.first_look
+    assert settings is not None
     whole, grid_I2, widths = _whole(tuple(grids), slots, stages.device)
-    features = stages.see(rows_IPx, whole.cells_IK, grid_I2, whole.mask_IK)
+    wanted = looker.selector.reads_glance
+    features, hidden = stages.see(rows_IPx, whole.cells_IK, grid_I2, whole.mask_IK, hidden=wanted)
     meanwhile()
     # Prompts too are laid out while the device is busy.
     image_id = int(config.image_token_id)
@@ -59,9 +61,14 @@ def read_copies(
     length, starts = padded_length(small, whole.counts_I, image_id), range(0, len(grids) * slots, slots)
     layout = plan(small, whole.counts_I, starts, length, image_id)
     layers = settings.layers(config.text_config.num_hidden_layers)
-    attended_V = stages.read_first(layout, features, whole.cells_IK.flatten(), widths, layers)
-    cells = zip(attended_V.split(slots), grids, strict=True)
-    return [one[: height * width].view(height, width) for one, (height, width) in cells]
+    looked_VM = stages.read_first(layout, features, whole.cells_IK.flatten(), widths, layers)
+    cells = zip(looked_VM.split(slots), grids, strict=True)
+    looked = [one[: height * width].t().unflatten(1, (height, width)) for one, (height, width) in cells]
+    if hidden is None:
+        return looked, []
+    geometry, each = looker.geometry, zip(hidden.split(1), grids, prompt.grids, strict=True)
+    real = [(one[:, : copy[0] * copy[1] * geometry.window], copy, grid) for one, copy, grid in each]
+    return looked, [glance_maps(one, copy, geometry.merge, grid)[0] for one, copy, grid in real]
 
 
 @lru_cache(maxsize=32)

@@ -164,7 +164,7 @@ def read_first(
     lengths_B: Tensor,
     features_EVD: Tensor,
 ) -> Tensor:
-    """Attention of each row's last token over its row, mean over heads and the first `layers` layers: `[B, M]` fp32.
+    """Attention of each row's last token over its row, by head of the first `layers` layers: `[B, layers * H, M]` fp32.
 
     One row of each layer's matrix. Of the last of these layers nothing is needed but keys and that one query.
     """
@@ -193,7 +193,8 @@ def read_first(
             asks, keys = [], []
     hidden_BM = torch.arange(x.shape[1], device=x.device) >= lengths_B.unsqueeze(1)
     logits_KBHM = torch.cat(logits) * attention.scaling  # that of all layers
-    return logits_KBHM.masked_fill(hidden_BM.unsqueeze(1), -torch.inf).softmax(-1).mean((0, 2))
+    attended_KBHM = logits_KBHM.masked_fill(hidden_BM.unsqueeze(1), -torch.inf).softmax(-1)
+    return attended_KBHM.transpose(0, 1).flatten(1, 2)
 
 
 def step(

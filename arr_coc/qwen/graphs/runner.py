@@ -184,7 +184,7 @@ class FastRunner:
         whole = everything(prompt.grids, self.device)
         with stopwatch.part("vision"):
             rows_IPx = self._rows(asked, whole)
-            features = self.stages.see(rows_IPx, whole.cells_IK, self._grids(prompt), whole.mask_IK)
+            features, _ = self.stages.see(rows_IPx, whole.cells_IK, self._grids(prompt), whole.mask_IK)
         if all_kept:
             return whole, prompt, whole, features
         features = features.clone()  # a first look may run the same recording
@@ -215,7 +215,7 @@ class FastRunner:
             shown, slots, order = with_copies(asked.prompt, chosen, self.model.config)
             rows_IPx = rows_with_copies(asked, chosen, order, rows_IPx, slots.slots)
             heard = None if heard is None else heard_with_copies(heard, order)
-        return shown, slots, self.stages.see(rows_IPx, slots.cells_IK, self._grids(shown), slots.mask_IK, heard)
+        return shown, slots, self.stages.see(rows_IPx, slots.cells_IK, self._grids(shown), slots.mask_IK, heard)[0]
 
     def _grids(self, prompt: Prompt) -> Tensor:
         return self.stages.put(torch.tensor(prompt.grids))

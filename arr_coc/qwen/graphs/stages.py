@@ -12,12 +12,13 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from arr_coc.config import GLANCE
 from arr_coc.qwen import tower
 from arr_coc.qwen.graphs import forward
 from arr_coc.qwen.graphs.choosing import as_judgement, as_tensors, choose_padded, judge_seen, see_canvas, tables_of
 from arr_coc.qwen.graphs.layout import PaddedSequences
 from arr_coc.qwen.graphs.recording import Function, Recording, Recordings, Tensors
-from arr_coc.qwen.vision import Grid, glance_grid, glance_maps
+from arr_coc.qwen.vision import Grid, glance_maps
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Stages:
     def glance(self, rows_GPx: Tensor, grid: Grid) -> Tensor:
         """What the ViT makes of the small images, `[G, X, H, W]`; `rows_GPx` are their patches."""
         merge = self.visual.spatial_merge_size
-        small = glance_grid(grid, self.visual.patch_size * merge)
+        small = GLANCE.grid(grid)
         images = rows_GPx.shape[0]
 
         def make() -> tuple[Function, Tensors]:
@@ -100,12 +101,12 @@ class Stages:
         self.recordings.recorder.join()
 
     def judge(self, selector: Any, grid: Grid, tensors: Tensors, slots: int | None = None) -> Tensors:
-        """The judgement of images from what was seen, `question`, `asked`, and `glance` or `attended` if it is read.
+        """The judgement of images from what was seen, `question`, `asked`, and `glance` and `looked` where read.
 
         Where budgets are known (`k`, and their `slots`), the choice comes with it.
         """
         words = self.model.get_input_embeddings().weight
-        key = ("judge", grid, *tensors["question"].shape, slots)
+        key = ("judge", grid, *tensors["question"].shape, slots, "looked" in tensors)
 
         def run(given: Tensors) -> Tensors:
             judgement = judge_seen(selector, words, grid, given)
@@ -120,7 +121,8 @@ class Stages:
 
     def choose(self, selector: Any, grid: Grid, judged: Tensors, k_G: Tensor, slots: int) -> Tensors:
         """The kept cells of images of one grid."""
-        given = {name: judged[name] for name in ("relevance", "weights", "tensions", "mass")} | {"k": k_G}
+        names = ("relevance", "weights", "tensions", "mass", "rest")
+        given = {name: judged[name] for name in names if name in judged} | {"k": k_G}
 
         def run(tensors: Tensors) -> Tensors:
             return choose_padded(selector, as_judgement(tensors), tensors["k"], slots)
@@ -136,8 +138,12 @@ class Stages:
         grid_I2: Tensor,
         mask_IK: Tensor | None,
         heard: tower.Heard | None = None,
-    ) -> Tensor:
-        """Visual tokens of all slots `[E, V, D]`; the mask is left out where every slot is real."""
+        hidden: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Visual tokens of all slots `[E, V, D]`; the mask is left out where every slot is real.
+
+        And, where that is wanted, what the ViT saw in them, `[I, P, X]`.
+        """
         given = {"rows": rows_IPx, "cells": cells_IK, "grid": grid_I2}
         if mask_IK is not None:
             given["mask"] = mask_IK
@@ -148,28 +154,30 @@ class Stages:
             def run(tensors: Tensors) -> Tensors:
                 own = tensors["rows"], tensors["cells"], tensors["grid"], tensors.get("mask")
                 beside = None if heard is None else tower.Heard(*(tensors[name] for name in tower.Heard._fields))
-                return {"features": tower.see(self.visual, *own, beside)}
+                features, last = tower.see(self.visual, *own, beside)
+                return {"features": features, "hidden": last} if hidden else {"features": features}
 
             return run, {name: one.to(self.visual.dtype) if "rows" in name else one for name, one in given.items()}
 
-        key = ("see", *cells_IK.shape, mask_IK is not None, 0 if heard is None else heard.mask_IC.shape[1])
-        return self.recordings.get(key, make)(**given)["features"]
+        key = ("see", *cells_IK.shape, mask_IK is not None, 0 if heard is None else heard.mask_IC.shape[1], hidden)
+        made = self.recordings.get(key, make)(**given)
+        return made["features"], made.get("hidden")
 
     # ---------------------------------------------------------------- reading and speaking
 
     def read_first(
         self, layout: PaddedSequences, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor, layers: int
     ) -> Tensor:
-        """Attention of each row's last token to every slot `[V]` fp32, in the first `layers` decoder layers."""
+        """Attention of each row's last token to every slot, by head of the first `layers` layers, `[V, M]` fp32."""
         given = self._sequence(layout, features_EVD, cells_V, width_V)
         given["places"] = self.put(layout.places(cells_V.shape[0]))
 
         def run(t: Tensors) -> Tensors:
-            attended_BM = forward.read_first(self.model, layers, self.axis_f, *_laid_out(t, "original"))
-            return {"attended": attended_BM.flatten()[t["places"]]}
+            looked_BKM = forward.read_first(self.model, layers, self.axis_f, *_laid_out(t, "original"))
+            return {"looked": looked_BKM.transpose(1, 2).flatten(0, 1)[t["places"]]}
 
         key = ("read first", *layout.ids_BM.shape, features_EVD.shape[1], layers)
-        return self._run(key, run, given)["attended"]
+        return self._run(key, run, given)["looked"]
 
     def _sequence(self, layout: PaddedSequences, features_EVD: Tensor, cells_V: Tensor, width_V: Tensor) -> Tensors:
         """Padded prompts on the device, by the names that recordings give them."""
