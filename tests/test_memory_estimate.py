@@ -208,6 +208,8 @@ def stage_1_peak(layer: ARRCOCLayer, images: int, questions: int, length: int) -
             seen = layer.see(torch.rand(images, 3, SIDE, SIDE), grid, glance, Stopwatch(torch.device("cpu")))
             rows_of_image = torch.arange(rows) % images
             question = QuestionTokens.of(torch.randn(rows, length, 256), None)
+            if (looked := layer.knowing.participatory.looked) is not None:
+                question = replace(question, looked_BMHW=torch.rand(rows, looked.in_channels - 1, *grid))
             judged = layer.weigh(seen.rows(rows_of_image), question, Stopwatch(torch.device("cpu")))
             del seen
             sum(part.square().mean() for part in judged.maps.values()).backward()
@@ -240,6 +242,14 @@ def test_every_channel_of_a_glance_costs_what_the_estimate_says(images, question
         expected.append(stage_1_estimate(layer, *shape, sight="glance", glance_channels=channels) - own)
         assert peaks[-1] == pytest.approx(expected[-1], rel=0.1)
     assert peaks[1] - peaks[0] == pytest.approx(expected[1] - expected[0], rel=0.1)
+
+
+@pytest.mark.parametrize(("images", "questions"), [(2, 3), (1, 12)])
+@pytest.mark.parametrize(("channels", "maps"), [(40, 20), (13, 288), (40, 288)])
+def test_more_textures_and_a_look_cost_what_the_estimate_says(channels, maps, images, questions):
+    shape, sight = (images, questions, 12), {"sight": "look", "look_dim": maps, "texture_channels": channels}
+    layer = ARRCOCLayer(256, glance_dim=128, **sight)
+    assert stage_1_peak(layer, *shape) == pytest.approx(stage_1_estimate(layer, *shape, **sight), rel=0.1)
 
 
 def count(module: nn.Module) -> int:

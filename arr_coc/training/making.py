@@ -168,7 +168,10 @@ def planner(
     shapes |= {(height, width) for width, height, share in config.sizes if drawn and share > 0}
     grids = sorted({geometry.grid(*shape) for shape in shapes}, key=math.prod)
     layer = _make_layer(config, base.config, None)[1]
-    same = {name: getattr(config, name) for name in ("stage", "checkpointing", "encoding", "sight", "glance_channels")}
+    names = ("stage", "checkpointing", "encoding", "texture_channels", "sight", "glance_channels")
+    same = {name: getattr(config, name) for name in names}
+    if config.stage != 2:
+        same["look_dim"] = sight_dims(base.config, config.sight)["look_dim"]
 
     def planned(cells: int) -> list[Plan]:
         return [

@@ -48,6 +48,8 @@ ROW_BYTES = 22_100  # of each question: scorers and their backward pass
 ROW_TOKEN_BYTES = 21  # more per token of the question: its match with every cell
 IMAGE_BYTES = 6_600  # of each image: pyramid and stem
 ROW_GLANCE_BYTES, IMAGE_GLANCE_BYTES = 4, 1  # more per channel of a glance: one scorer reads it for each question
+ROW_TEXTURE_BYTES, IMAGE_TEXTURE_BYTES = 86, 234  # more per channel of a set beyond the 13 of the smallest
+ROW_LOOK_BYTES = 8  # more per attention map of a look
 TEXTURE_BYTES = 28_700  # of each image while textures are made, freed before the scorers run
 
 
@@ -71,8 +73,10 @@ class Plan:
     rank: int = 16
     accumulate: bool = False  # several batches per optimizer step: gradients wait beside the next one's activations
     questions_per_image: int = 1  # in stages 1 and 3 questions share what was seen of an image
+    texture_channels: int = 13
     sight: str = "glance"
     glance_channels: int = 96
+    look_dim: int = 0  # attention maps of a look; 0: none is taken
     taught: bool = False  # stages 1 and 3: the model reads whole images, and its attention is the target
 
     @property
@@ -322,7 +326,9 @@ def selector_bytes(plan: Plan) -> tuple[float, float]:
     small = GLANCE.grid(plan.grid)
     through_vit = PATCHES * small[0] * small[1] * (24 + 5 * plan.dtype.itemsize) * vision.hidden_size
     seeing = plan.images * (plan.cells * 4 * 3 * cell**2 + max(plan.cells * TEXTURE_BYTES, through_vit * bool(glanced)))
-    image = plan.cells * (IMAGE_BYTES + IMAGE_GLANCE_BYTES * channels)
+    more = plan.texture_channels - 13
+    image = plan.cells * (IMAGE_BYTES + IMAGE_GLANCE_BYTES * channels + IMAGE_TEXTURE_BYTES * more)
     of_cell = ROW_BYTES + ROW_TOKEN_BYTES * plan.text_tokens + ROW_GLANCE_BYTES * channels
+    of_cell += ROW_TEXTURE_BYTES * more + ROW_LOOK_BYTES * plan.look_dim
     row = plan.cells * of_cell + 8 * plan.text_tokens * hidden
     return held + plan.images * image + plan.batch * row, held + seeing
