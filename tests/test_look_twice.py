@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,6 +23,7 @@ from arr_coc.qwen.compact import with_small_images
 from arr_coc.qwen.memory import Memory, content_key
 from arr_coc.qwen.processor import Conversation
 from arr_coc.qwen.request import Request
+from arr_coc.qwen.shapes import sight_dims
 from arr_coc.records import QuestionTokens
 from arr_coc.selectors import View, make_selector
 from arr_coc.selectors.look_twice import above_ground, with_neighbours
@@ -404,3 +406,30 @@ def test_if_the_first_look_fails_every_token_is_kept_and_the_reason_is_told(faul
     assert answer.tokens_kept == answer.tokens_total
     reason = {"raises": "choosing failed (RuntimeError)", "NaN": "the scores were not finite"}[fault]
     assert reason in answer.selection[0].reason
+
+
+def test_a_model_that_learns_with_checkpoints_looks_as_one_that_is_asked():
+    ours, inputs = looks_twice(), tiny.inputs(ONE, LATER)
+    asked = ours(**inputs, keep=0.5).logits
+    ours.train().model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    learning = ours(**inputs, keep=0.5, labels=inputs["input_ids"])
+    assert torch.allclose(learning.logits, asked, atol=1e-5)
+    learning.loss.backward()
+    assert ours.model.model.language_model.layers[0].training
+
+
+def test_a_layer_that_learns_with_its_model_does_not_see_the_answer():
+    stock = tiny.stock()
+    config = ARRCOCConfig(**sight_dims(stock.config, "look"), sight="look", trained=True)
+    ours, inputs = tiny.wrapped(stock, config=config, selector="arr_coc"), tiny.inputs(ONE)
+    told, ends = {}, {"attention_mask": 1, "question_mask": 0}
+    inputs.pop("mm_token_type_ids")
+    for learns in (False, True):
+        ours.train(learns)
+        for answer in (60, 70):
+            ended = (ends | {"input_ids": answer}).items()
+            row = inputs | {name: F.pad(inputs[name], (0, 3), value=end) for name, end in ended}
+            (selection,) = ours.prepare(**row, keep=0.5).images[0]
+            told[learns, answer] = selection.relevance
+    assert torch.equal(told[True, 60], told[True, 70])
+    assert not torch.equal(told[False, 60], told[False, 70])

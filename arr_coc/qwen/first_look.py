@@ -10,7 +10,8 @@ costs. Where the last token of the prompt attends is computed from queries and k
 Only the stock model's own modules are run.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,11 +95,12 @@ class FirstLooker:
         held = len(self.model.model.language_model.layers)  # of a front end, as many as its images want
         layers = min(held, read_layers(self.settings.layers(text.num_hidden_layers), text))
         prefixes: list[ReadPrefix | None]
-        if is_hybrid(text):
-            maps = attended_at_once(self.model, small, positions_3RL, features, layers)
-            prefixes = [None] * len(small.keeps)
-        else:
-            maps, prefixes = attended(self.model, small, positions_3RL, features, keys, layers, self.memory)
+        with as_asked(self.model.model.language_model):
+            if is_hybrid(text):
+                maps = attended_at_once(self.model, small, positions_3RL, features, layers)
+                prefixes = [None] * len(small.keeps)
+            else:
+                maps, prefixes = attended(self.model, small, positions_3RL, features, keys, layers, self.memory)
         found = zip(maps, request.layout.grids, strict=True)
         spread = [spread_over(one.unsqueeze(0), grid)[0].flatten(1) for one, grid in found]
         return FirstSeen(spread, grids, features, prefixes, glances)
@@ -129,6 +131,19 @@ class FirstLooker:
 
 
 # ---------------------------------------------------------------- reading
+
+
+@contextmanager
+def as_asked(reader: Any) -> Iterator[None]:
+    """A language model that learns reads as one that is asked: with checkpointing its layers would keep no keys."""
+    if not reader.training:
+        yield
+        return
+    reader.eval()
+    try:
+        yield
+    finally:
+        reader.train()
 
 
 @dataclass(frozen=True, slots=True)

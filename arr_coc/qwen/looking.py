@@ -109,10 +109,9 @@ class Looker:
         """Token embeddings of questions, or the language model's reading of them when the pooling is "lm"."""
         embeds = self.model.get_input_embeddings()(ids_BQ).detach()
         if self.config.pooling == "lm" and ids_BQ.shape[1]:
+            reader = self.model.model.language_model
             with torch.no_grad():
-                language = self.model.model.language_model
-                read = language(inputs_embeds=embeds, attention_mask=mask_BQ.long(), use_cache=False)
-            embeds = read.last_hidden_state
+                embeds = reader(inputs_embeds=embeds, attention_mask=mask_BQ.long(), use_cache=False).last_hidden_state
         return QuestionTokens.of(embeds, mask_BQ)
 
     def question_of(self, request: Request) -> QuestionTokens:
@@ -199,9 +198,13 @@ class Looker:
 
     def first_looker(self) -> FirstLooker:
         """What looks at small copies first, as the selector wants it, or as is usual where it looks at none."""
-        settings = self.selector.first_look or FirstLook()
-        glances = self.selector.reads_glance and self.selector.first_look is not None
+        settings, glances = self.selector.first_look or FirstLook(), self.selector.reads_glance
         return FirstLooker(self.model, self.geometry, settings, self.memory, self.pad_id, glances)
+
+    @property
+    def looks_first(self) -> bool:
+        """A look sees what rows end with: where a model learns, answers. What has a glance makes do with it then."""
+        return self.selector.first_look is not None and not (self.strict and self.selector.reads_glance)
 
     def _look_first(self, request: Request, shown: Shown) -> FirstSeen:
         assert shown.pixels is not None
@@ -212,8 +215,7 @@ class Looker:
     @property
     def gives_context(self) -> bool:
         """Whether any windows could attend to a small copy in the ViT."""
-        setting = self.config.context
-        return setting == "always" or (setting != "never" and self.selector.first_look is not None)
+        return self.config.context == "always" or (self.config.context != "never" and self.looks_first)
 
     def context_grid(self, grid: Grid, kept: int) -> Grid | None:
         """Cells of the small copy that `kept` windows of an image attend to in the ViT; None where they do without."""
@@ -307,7 +309,7 @@ class Looker:
         try:
             for played in {request.layout.is_played(image) for image in range(len(shown.grids))}:
                 looker = self.over_clips() if played else self
-                if looker.selector.first_look is not None:
+                if looker.looks_first:
                     with stopwatch.part("first look"):
                         seen = looker._look_first(request, shown)
                     shown = replace(shown, views={**shown.views, played: seen.view}, first=seen)

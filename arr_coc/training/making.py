@@ -68,8 +68,7 @@ def make_learner(config: SelectorTrainConfig, init_from: Path | None, device: to
             enable_checkpointing(model)
         strategy = GRADIENT_STRATEGIES[config.strategy]()
         owner.arr_coc_config = replace(owner.arr_coc_config, straight_through=strategy.gated, encoding=config.encoding)
-        # Rows end with their answers here, and a look asks what a row ends with: it would see them.
-        owner.selector = StrategySelector(ARRCOCSelector(owner.layer, light=1), strategy)
+        owner.selector = StrategySelector(ARRCOCSelector(owner.layer), strategy)
         learner = AnswerLearner(owner.train(), config)
     else:
         learner = MapLearner(owner.eval(), config)
