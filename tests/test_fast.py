@@ -118,6 +118,24 @@ def test_the_fast_path_gives_the_plain_paths_tokens_and_logits(batch, how):
     assert_equal_paths(wrapped(how), *BATCHES[batch])
 
 
+def test_bare_paper_comes_last_over_recordings_whoever_sets_the_budget(monkeypatch):
+    """Where no map is believed, half of what is kept is spread evenly, and not over what is bare."""
+
+    def left_half(pyramid):
+        bare_BHW = torch.zeros(pyramid.cell_BCHW.shape[0], *pyramid.grid, dtype=torch.bool)
+        bare_BHW[..., : pyramid.grid[1] // 2] = True
+        return bare_BHW
+
+    monkeypatch.setattr("arr_coc.layer.bare_paper", left_half)
+    monkeypatch.setattr("arr_coc.layer.EVEN", 1.0)
+    ours = tiny.wrapped(tiny.stock(), selector="arr_coc", break_even=0)
+    for keep in (40, "auto"):
+        (selection,) = assert_equal_choices(ours, [LARGE], [keep]).images[0]
+        covered = selection.kept_for_coverage % selection.grid[1]
+        assert len(covered) >= 4
+        assert covered.min() >= selection.grid[1] // 2
+
+
 @pytest.mark.parametrize("selector", ["arr_coc", "look_twice"])
 @pytest.mark.parametrize("batch", ["one", "two images", "three rows of different sizes", "one kept whole"])
 def test_windows_that_attend_to_small_copies(batch, selector):
