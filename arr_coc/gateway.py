@@ -28,6 +28,7 @@ WHY = {
     401: "the API key is missing or wrong: send it as Authorization: Bearer KEY",
     403: "this server is for its own machine: ask it at localhost",
     408: "the body came too slowly: send it again over a better line",
+    503: "the server ends: ask again once it was started anew",
 }
 
 
@@ -111,6 +112,8 @@ class Exchange:
             await app(self.scope, self.receive, self.send)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:  # whoever ends the server did not want to wait any longer
+            await self.refuse(503)
         except Exception as error:
             if not self.answered:  # once an answer has begun, it is the client that has gone
                 why = None if self.started else error

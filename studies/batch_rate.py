@@ -1,9 +1,9 @@
-"""Rows a second of `arr-coc batch`, alone and by workers of Ray, in turns: does a second worker pay on two cores?
+"""Rows a second of `arr-coc batch`, in turns: one row after the other, in batches, and by workers of Ray.
 
     python -m studies.batch_rate      # mini, 576 rows of 512 px, into results/batch.json; needs the extra ray
 
 Each way runs as a command of its own. What it takes to get its first rows is its start, told apart; the rate is that of
-the rows after them. The loop without Ray has all cores for its one model, a worker of Ray has one.
+the rows after them. A loop without Ray has all cores for its one model, a worker of Ray has one.
 """
 
 import argparse
@@ -64,7 +64,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    ways: dict[str, tuple[str, ...]] = {"plain": (), "ray": ("--ray", "--workers", str(given.workers))}
+    ways: dict[str, tuple[str, ...]] = {
+        "one": ("--batch", "1"),
+        "plain": (),
+        "ray": ("--ray", "--workers", str(given.workers)),
+    }
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory() as place:
         source = write_rows(Path(place), given.rows, given.side)
@@ -79,11 +83,13 @@ def main() -> None:
         **how,
         "cores": os.cpu_count(),
         "ratio": round(rates["ray"] / rates["plain"], 2),
+        "ratio_of_one": round(rates["ray"] / rates["one"], 2),
     }
     write_json(
         given.out, {**about, **{f"{name}_rows_a_second": rate for name, rate in rates.items()}, **starts, "runs": found}
     )
-    print(f"x{about['ratio']} by {given.workers} workers of Ray, once started")
+    told = f"x{about['ratio_of_one']} of row after row and x{about['ratio']} of batches"
+    print(f"{told} by {given.workers} workers of Ray, once started")
 
 
 if __name__ == "__main__":

@@ -139,6 +139,11 @@ def test_one_image_with_one_question_is_learned_from(tmp_path):
         ("normal", "it is red", ["red"], 0.0),
         ("normal", "Zwei Hunde", ["zwei hunde"], 1.0),  # in another language
         ("normal", "二匹の犬。", ["二匹の犬"], 1.0),
+        ("normal", "", ["A"], 0.0),  # nothing is left of an article, a smiley or a sign: they are not the same
+        ("normal", "a", ["A"], 1.0),
+        ("vqa", "🐱", ["🐶"], 0.0),
+        ("contains", "🐶", ["🐶"], 1.0),
+        ("contains", "", [""], 1.0),  # tuning compares with what the model itself says
         ("contains", "The door in the picture is red.", ["red"], 1.0),
         ("contains", "It was discoloured.", ["red"], 0.0),
         ("contains", "There are two dogs.", ["2"], 1.0),
@@ -151,6 +156,8 @@ def test_one_image_with_one_question_is_learned_from(tmp_path):
         ("anls", "nothing like it", ["invoice 13"], 0.0),
         ("relaxed", "104", ["100"], 1.0),
         ("relaxed", "106", ["100"], 0.0),
+        ("relaxed", "104.", ["100"], 1.0),
+        ("relaxed", "10.4%.", ["10%"], 1.0),
         ("vqa", "a dog", ["dog", "dog", "dog", "cat"], (3 * 2 / 3 + 1) / 4),
     ],
 )
@@ -169,6 +176,7 @@ COLOURS = ("red", "dark red", "blue", "a dog")
         ("red", 0), ("red or blue", None), ("Z", None), ("", None), ("A", 0), ("a DOG!", 3),
         ("**B**", 1), ("The correct answer is **B**.", 1), ("**B.** dark red", 1), ("(b)", 1), ("answer: c", 2),
         ("The answer is a dog.", 3), ("Answer: A dog", 3), ("Option A is right", 0), ("Option A is it, not blue", 0),
+        ("I think it's B.", 1), ("\\boxed{C}", 2), ("答案是B。", 1), ("B or C", None), ("A bird", None), ("It's A", 0),
     ],
 )  # fmt: skip
 def test_a_choice_is_named_by_letter_or_by_text(given, named):
@@ -219,16 +227,19 @@ def test_evidence_is_scored_without_a_word_and_goes_on_where_it_stopped(tmp_path
         {"image": "one.png", "question": "where?", "boxes": [[0, 0, 64, 64]]},
         {"image": "one.png", "fixations": [[80, 60], [150, 120]]},
         {"image": "one.png", "question": "nobody knows"},
+        {"image": "one.png"},  # broken: a quarter of them
     ]
     file = write_rows(tmp_path / "data", rows)
     words = ["eval", "--model", str(model), "--data", f"jsonl:{file}", "--score", "evidence", "--keep", "0.25"]
     words += ["--device", "cpu", "--out", str(tmp_path / "found.json"), "--quiet"]
+    assert command.run(words) == command.EXIT_BAD_INPUT
+    words[1:1] = ["--max-broken", "0.25"]
     assert command.run(words) == 0
     found = json.loads((tmp_path / "found.json").read_text())["evidence"]
     assert [row["selector"] for row in found] == ["look_twice", "random:seed=0", "even_grid", "variance", "centre"]
     assert all(row["questions"] == 2 and row["tokens"] == 5 for row in found)
     assert all(0 <= row["recall"]["mean"] <= 1 and 0 <= row["precision"]["mean"] <= 1 for row in found)
-    assert "recall" in capsys.readouterr().out
+    assert "tokens    5.0" in capsys.readouterr().out
     from arr_coc.qwen.chooser import Chooser
 
     monkeypatch.setattr(Chooser, "choose", None)  # nothing is chosen again

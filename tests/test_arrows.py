@@ -209,7 +209,7 @@ sys.exit(", ".join(wrong) or 0)
 
 # ---------------------------------------------------------------- the size of the house
 
-MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 30_950, 187, 400
+MOST_LINES, MOST_MODULES, MOST_OF_A_FILE = 30_965, 186, 400
 WHOLE = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.resources import files
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,7 +25,7 @@ from pyarrow import parquet
 from slow_batch import Slow, slowly
 
 from arr_coc.batch.asked import AskedRow, read_asked
-from arr_coc.batch.job import AHEAD, LEAST, BatchJob, Desk, shared_out
+from arr_coc.batch.job import AHEAD, LEAST, BatchJob, Desk, Worker, shared_out
 from arr_coc.batch.results import Results, record_of
 from arr_coc.cli import batch, run
 from arr_coc.qwen import ARRCOCQwen
@@ -96,10 +97,10 @@ def test_a_bad_row_is_a_row_with_its_error(desk, end, capsys):
     found = records(out)
     assert len(found) == len(BAD) + 2
     for number, (kind, (_, told)) in enumerate(BAD.items(), start=2):
-        assert told in found[str(number)]["error"], kind
-        assert found[str(number)]["answer"] is None
-        assert "\n" not in found[str(number)]["error"]
-    assert (found["1"]["answer"], found["1"]["error"]) == ("what? auto", None)
+        assert told in found[f"row {number}"]["error"], kind
+        assert found[f"row {number}"]["answer"] is None
+        assert "\n" not in found[f"row {number}"]["error"]
+    assert (found["row 1"]["answer"], found["row 1"]["error"]) == ("what? auto", None)
     assert found["last"]["answer"] == "what? 1.0"
     assert f"{len(found)} rows answered, {len(BAD)} of them with an error" in capsys.readouterr().err
     before = out.read_bytes()
@@ -132,6 +133,42 @@ def test_every_form_of_file_gives_the_same_rows(desk):
     assert (expected[3].id, expected[3].error) == ("c (row 4)", "the id c was there before")
     for name in ("in.csv", "in.parquet", "folder"):
         assert list(read_asked(desk / name)) == expected, name
+
+
+def test_a_row_without_an_id_takes_nobody_elses(desk):
+    """Ids are numbers more often than not, and begin with 0."""
+    rows = [{"id": number, "image": "one.png", "question": "what?"} for number in range(5)]
+    write_rows(desk / "in.jsonl", [rows[0], "{", rows[2] | {"id": None}, rows[3], rows[4], rows[2]])
+    found = [(row.id, bool(row.error)) for row in read_asked(desk / "in.jsonl")]
+    assert found == [("0", False), ("row 2", True), ("row 3", False), ("3", False), ("4", False), ("2", False)]
+
+
+def test_cells_of_a_csv_are_read_whole_or_not_at_all(desk):
+    """A question is never cut at its comma; a space after one belongs to nothing."""
+    rows = (
+        "id,image,question",
+        "1, one.png, what?",
+        '2, one.png, "what, then?"',
+        "3,one.png,what, then?",
+        "4,one.png,what?,,",
+    )
+    (desk / "in.csv").write_text("\n".join(rows))
+    found = {row.id: (row.image, row.question, row.error) for row in read_asked(desk / "in.csv")}
+    for name, question in {"1": "what?", "2": "what, then?", "4": "what?"}.items():
+        assert found[name] == (("one.png",), question, "")
+    assert "more cells than columns" in found["3"][2]
+    (desk / "in.csv").write_text("image;question\none.png;what?\n")
+    with pytest.raises(ValueError, match=r"but 'image;question'; name them so, parted by commas"):
+        next(read_asked(desk / "in.csv"))
+
+
+def test_text_of_a_parquet_that_is_no_unicode_costs_its_row_alone(desk):
+    ends = pyarrow.py_buffer(np.array([0, 5, 6, 11], dtype=np.int32).tobytes())
+    asked = pyarrow.Array.from_buffers(pyarrow.string(), 3, [None, ends, pyarrow.py_buffer(b"what?\xffwhat?")])
+    parquet.write_table(pyarrow.table({"image": ["one.png"] * 3, "question": asked}), desk / "in.parquet")
+    first, second, third = read_asked(desk / "in.parquet")
+    assert (first.question, first.error, third.question) == ("what?", "", "what?")
+    assert "cannot be read" in second.error
 
 
 def test_a_quote_that_is_never_closed_is_told(desk):
@@ -281,7 +318,7 @@ def test_whoever_breaks_off_does_not_wait_for_what_nobody_will_write(desk):
 def test_a_model_is_known_by_the_name_of_its_folder(desk):
     write_rows(desk / "in.jsonl", [{"image": "one.png", "question": "what?"}])
     do("in.jsonl", "out.jsonl", "--model", ".")
-    assert records(desk / "out.jsonl")["1"]["model"] == desk.name
+    assert records(desk / "out.jsonl")["row 1"]["model"] == desk.name
 
 
 def test_an_id_stands_for_one_question(desk, capsys):
@@ -289,7 +326,7 @@ def test_an_id_stands_for_one_question(desk, capsys):
     do("in.jsonl", "out.jsonl")
     for words in (["--keep", "0.5"], ["--model", "other"]):
         do("in.jsonl", "out.jsonl", *words, code=3)
-        assert "'1' with another question, image, dial or model" in capsys.readouterr().err
+        assert "'row 1' with another question, image, dial or model" in capsys.readouterr().err
     write_rows(desk / "in.jsonl", [{"image": "one.png", "question": "where?"}])
     do("in.jsonl", "out.jsonl", code=3)
 
@@ -341,7 +378,7 @@ def test_killed_twice_every_id_is_there_once(desk, monkeypatch):
 
     kill_and_go_on(start, desk / "out.parquet", 2, 12)
     found = records(desk / "out.parquet")
-    assert found.keys() == {str(number) for number in range(1, 41)}
+    assert found.keys() == {f"row {number}" for number in range(1, 41)}
     assert sum(one["error"] is not None for one in found.values()) == 4
 
 
@@ -413,3 +450,22 @@ def test_workers_are_given_every_row_once_and_less_at_the_end(rows, batch, worke
     assert sizes == sorted(sizes, reverse=True)
     assert max(sizes) <= batch
     assert sizes[-1] <= max(1, -(-batch // LEAST))
+
+
+def test_a_worker_with_one_core_takes_one_whatever_its_shell_says(desk):
+    taken = []
+
+    class Counting(Slow):
+        def answer(self, tickets):
+            taken.append(torch.get_num_threads())  # in the thread that answers
+            super().answer(tickets)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        worker = Worker(BatchJob(lambda: Counting(0), "mini", "auto", desk), threads=1)
+        worker(pyarrow.table({"row": [json.dumps(asdict(row)) for row in ROWS]}))
+        worker.desk.close()
+    finally:
+        torch.set_num_threads(before)
+    assert set(taken) == {1}

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from arr_coc.cli.run import run
 from arr_coc.evaluation.bench import main as bench
 from arr_coc.evaluation.bench import report as bench_report
-from arr_coc.evaluation.bench import startup
 from arr_coc.evaluation.bench.cases import (
     Case,
     Subject,
@@ -25,6 +24,7 @@ from arr_coc.evaluation.bench.cases import (
 )
 from arr_coc.evaluation.bench.measure import measure, per_token, summarize, watch_peak, way_of
 from arr_coc.qwen.request import cells_of, samples_of_images, token_types
+from studies.speed import startup
 from studies.speed.ask import ask_rows, soak
 from studies.speed.bench import break_even_cases, looks_cases, promised_cases
 from studies.speed.equality import compare, first_difference
@@ -389,19 +389,19 @@ def test_mistakes_are_one_line(capsys):
     assert "expected one of qwen3-vl-2b" in capsys.readouterr().err
 
 
-def test_starting_is_measured_in_cpu_seconds(tmp_path, monkeypatch, capsys):
+def test_starting_is_measured_in_cpu_seconds(tmp_path, monkeypatch):
     """Two commands that need no torch stand for all of them; one that ends otherwise than it should is told."""
     quick = {startup.TORCH: (("-c", "pass"), 0, None), "a mistake": ((*startup.OURS, "ask", "--kep"), 2, 0.7)}
     monkeypatch.setattr(startup, "COMMANDS", quick)
     out = tmp_path / "startup.json"
-    assert run(["bench", "--startup", "--repeats", "1", "--out", str(out), "--quiet"]) == 0
+    found = startup.measure_startup(out, 1, print)
     first, second = json.loads(out.read_text())["rows"]
     assert (first["times_torch"], first["most_cpu_s"]) == (1.0, None)
     assert second["cpu_s"] > first["cpu_s"] > 0
-    assert "a mistake" in capsys.readouterr().out
+    assert "a mistake" in startup.startup_table(found)
     monkeypatch.setattr(startup, "COMMANDS", {startup.TORCH: (("-c", "raise SystemExit('no torch')"), 0, None)})
-    assert run(["bench", "--startup", "--repeats", "1", "--out", str(out)]) == 3
-    assert "ended with 1: no torch" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="ended with 1: no torch"):
+        startup.measure_startup(out, 1, print)
 
 
 def test_the_bare_entry_needs_no_terminal_library():

@@ -166,6 +166,7 @@ def test_train_mini_says_where_it_went(capsys):
     [
         (["eval", "--questions", "5", "--equal-tokens"], "studies.equal_tokens"),
         (["bench", "--promised"], "studies.speed.bench --promised"),
+        (["bench", "--startup"], "studies.speed.startup"),
         (["report", "--failures=3"], "studies.report"),
     ],
 )
@@ -430,6 +431,24 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
     assert result.stdout.split() == ["0", "3", "3"]
     assert result.stderr.count("\n") == 1
     assert "No space left" in result.stderr
+
+
+LEAVES = """
+import threading, time, torch
+from arr_coc.cli.quick import leave
+def answer(numbers):
+    while True:
+        numbers.matmul(numbers)
+threading.Thread(target=answer, args=[torch.ones(700, 700)], daemon=True).start()
+time.sleep(0.2)
+leave(130, at_once=True)
+"""
+
+
+def test_who_interrupts_a_thread_that_answers_ends_it_without_an_abort():
+    """Its code is 130, and nothing is said beside what the command line says."""
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 @pytest.mark.parametrize("words", [["ask", "--quiet"], ["compare", "--quiet", "--keep", "0.5"]])

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from training_runs import jsonl_folder, settings, tiny_model
+from training_runs import run as train
 
 from arr_coc.cli import checks, compare, quick, typed
 from arr_coc.cli.answers import summary
@@ -70,6 +72,15 @@ except AttributeError:
 """
     done = typed_out(program)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_what_stage_2_taught_the_model_is_asked_too(tmp_path):
+    """PEFT needs a part of torch that is put off, and does not import it."""
+    model = tiny_model(tmp_path / "tiny")
+    train(settings(model, stage=2, steps=1, data=jsonl_folder(tmp_path / "data", 2)), tmp_path / "out")
+    words = ("ask", str(tmp_path / "data" / "0.png"), "what?", "--max-new-tokens", "1", "--keep", "0.5")
+    done = typed_out("from arr_coc.cli import run; run.main()", *words, "--model", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
 
 
 def test_only_a_process_of_its_own_puts_anything_off():

@@ -9,9 +9,10 @@ import tiny
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from training_runs import metrics, run, same, settings, tiny_model
+from training_runs import draw, metrics, run, same, settings, tiny_model
 
 from arr_coc.data.examples import Example, FileImage, FileRow
+from arr_coc.data.sources import read_source
 from arr_coc.qwen import ARRCOCQwen, vision
 from arr_coc.qwen.language import attended
 from arr_coc.qwen.processor import Conversation
@@ -169,3 +170,16 @@ def test_no_image_is_on_both_sides(images, unusable):
     assert learned or not numbers
     if len({images[n] for n in numbers}) > 1 and len(numbers) >= 10:
         assert held
+
+
+def test_copies_and_links_of_an_image_are_on_its_side(tmp_path):
+    for number in range(20):
+        draw(tmp_path / f"a{number:02}.png", (64, 64), number)
+        (tmp_path / f"b{number:02}.png").write_bytes((tmp_path / f"a{number:02}.png").read_bytes())
+        (tmp_path / f"c{number:02}.png").symlink_to(f"a{number:02}.png")
+    lines = [{"image": path.name, "question": "what?"} for path in sorted(tmp_path.glob("*.png"))]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    rows = read_source(f"jsonl:{tmp_path / 'rows.jsonl'}").rows
+    learned, held = split_by_image(range(60), rows)
+    assert len(held) == 6
+    assert not {rows[n].image.name[1:] for n in learned} & {rows[n].image.name[1:] for n in held}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -20,7 +21,7 @@ from training_runs import run, settings, start, tiny_model
 
 from arr_coc.cli import run as command
 from arr_coc.config import ARRCOCConfig
-from arr_coc.data.examples import Example
+from arr_coc.data.examples import Example, FileImage, FileRow
 from arr_coc.qwen import ARRCOCQwen
 from arr_coc.qwen.shapes import build_random
 from arr_coc.training import room as rooms
@@ -29,6 +30,7 @@ from arr_coc.training.data import make_encoder
 from arr_coc.training.groups import make_group
 from arr_coc.training.learning import Learning
 from arr_coc.training.main import Places, train_selector
+from arr_coc.training.making import find_base, most_text, planner
 from arr_coc.training.memory import Plan, estimate_plan, teacher_bytes
 from arr_coc.training.room import NoRoom, Room, fit, free_on_host, needed
 from arr_coc.training.step import teacher_attention
@@ -37,6 +39,18 @@ from arr_coc.training.step import teacher_attention
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def test_long_questions_and_answers_are_planned_for(model, tmp_path):
+    """The longest in the file, by tokens; short ones count as those of scenes do."""
+    tokenizer, image = tiny.tokenizer(), FileImage("1.png", Path("1.png"), (64, 64))
+    rows = [FileRow(str(n), image, "why? " * n, "x" * (n % 3)) for n in range(100)]
+    assert most_text(tokenizer, rows[:3]) == (64, 32)
+    rows.append(FileRow("long", image, "what?", "青" * 50))  # three tokens each
+    assert most_text(tokenizer, rows) == (16 + 495 + 151, 151)
+    config = settings(model, stage=2, data="jsonl:x")
+    few, many = (planner(config, find_base(config), torch.device("cpu"), part, False)(80) for part in (rows[:3], rows))
+    assert estimate_plan(many[0]).logits == pytest.approx(151 / 32 * estimate_plan(few[0]).logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

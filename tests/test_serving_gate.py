@@ -1,5 +1,8 @@
 """The API from outside: what it refuses and how, what it fetches, who waits, who left. No model is loaded here."""
 
+import asyncio
+import base64
+import contextlib
 import http.client
 import json
 import re
@@ -9,7 +12,9 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -19,11 +24,11 @@ import torch
 from api_server import Stub, asked, data_uri, serving
 from PIL import Image
 
-from arr_coc import cli
 from arr_coc.cli import run
+from arr_coc.images import box
 from arr_coc.serving import app, fetching
 from arr_coc.serving.engine import Ticket
-from arr_coc.serving.fetching import check_address, fetch, image_bytes, is_public, resolve
+from arr_coc.serving.fetching import check_address, fetch, is_public, resolve
 from arr_coc.serving.line import Line
 from arr_coc.serving.metrics import Metrics
 from arr_coc.serving.reading import ApiError, Limits, read_chat, read_choice
@@ -191,7 +196,7 @@ def test_a_plain_one_is_all(said):
 
 def test_a_conversation_is_read_in_order():
     system = [{"role": "system", "content": "be"}, {"role": "developer", "content": "short"}]
-    answer = {"role": "assistant", "content": "a hand", "refusal": None}
+    answer = {"role": "assistant", "content": "a hand", "refusal": None, "annotations": [], "tool_calls": []}
     wanted = read_chat(
         body(messages=[*system, *asked("what?", "one", "two"), answer, *asked("more?", "three")]), LIMITS, "mini"
     )
@@ -259,8 +264,12 @@ def network(monkeypatch):
         return [(2, 1, 6, "", (known.get(host, host.strip("[]")), port))]
 
     monkeypatch.setattr(fetching.socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(fetching.socket, "create_connection", lambda place, *_: reached.append(place))
+    monkeypatch.setattr(fetching.asyncio, "open_connection", lambda *place, **_: reached.append(place))
     return looked, reached
+
+
+def fetched(address: str, domains: tuple[str, ...] = ("images.example.org",), seconds: float = 10) -> bytes:
+    return asyncio.run(fetch(check_address(address, domains), seconds, lambda size: None))
 
 
 def test_there_are_enough_of_them():
@@ -272,7 +281,7 @@ def test_there_are_enough_of_them():
 def test_nothing_is_fetched_that_is_not_public_and_named(address, network, web):
     """Even where the operator named localhost, or a name leads inside."""
     with pytest.raises(ApiError) as refusal:
-        image_bytes(
+        fetched(
             address, ("images.example.org", "localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0", "example.org:8080")
         )
     assert refusal.value.status == 400
@@ -298,7 +307,7 @@ def test_a_path_is_no_route(path, served):
 
 def test_without_domains_nothing_is_looked_up(network):
     with pytest.raises(ApiError, match="send it as data:image"):
-        image_bytes("https://images.example.org/a.png", ())
+        fetched("https://images.example.org/a.png", ())
     assert network == ([], [])
 
 
@@ -350,22 +359,21 @@ def host(monkeypatch):
         server.looked.append(name)
         return [(2, 1, 6, "", ("93.184.216.34" if len(server.looked) == 1 else "127.0.0.1", port))]
 
-    def to_here(place, seconds):
+    connect = asyncio.open_connection
+
+    async def to_here(*place):
         assert place == ("93.184.216.34", 80), "it connects to the address that was checked"
-        line = socket.socket()
-        line.settimeout(seconds)
-        line.connect(server.server_address)
-        return line
+        return await connect(*server.server_address)
 
     monkeypatch.setattr(fetching.socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(fetching.socket, "create_connection", to_here)
+    monkeypatch.setattr(fetching.asyncio, "open_connection", to_here)
     yield server
     server.shutdown()
     server.server_close()
 
 
 def test_a_named_host_is_looked_up_once_and_asked_for_the_file(host):
-    assert image_bytes("http://Images.example.org/a/b.png?c=d", ("images.example.org",)) == b"picture"
+    assert fetched("http://Images.example.org/a/b.png?c=d") == b"picture"
     assert host.asked == [("/a/b.png?c=d", "images.example.org")]
     assert host.looked == ["images.example.org"]
 
@@ -375,10 +383,9 @@ def test_a_named_host_is_looked_up_once_and_asked_for_the_file(host):
     [("/away", "redirects are not followed"), ("/slow", "in time"), ("/drops", "in time"), ("/large", "MB")],
 )
 def test_what_leads_away_is_slow_or_large_is_given_up(path, told, host, monkeypatch):
-    monkeypatch.setattr(fetching, "SECONDS", 0.3)
     monkeypatch.setattr(fetching, "MOST_BYTES", 500 if path == "/large" else 10**6)
     with pytest.raises(ApiError, match=told):
-        fetch(check_address(f"http://images.example.org{path}", ("images.example.org",)))
+        fetched(f"http://images.example.org{path}", seconds=0.3)
     assert len(host.asked) == 1
 
 
@@ -387,6 +394,97 @@ def test_one_address_inside_is_enough(monkeypatch):
     monkeypatch.setattr(fetching.socket, "getaddrinfo", lambda *_, **__: places)
     with pytest.raises(ApiError, match="public network"):
         resolve("images.example.org", 80)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A server that fetches from a host which takes connections and answers none; `lines` are they."""
+    lines, connect = [], asyncio.open_connection
+
+    def take():
+        with contextlib.suppress(OSError):  # until it is closed
+            while True:
+                lines.append(host.accept()[0])
+
+    monkeypatch.setattr(fetching, "resolve", lambda name, port: ("93.184.216.34", port))
+    monkeypatch.setattr(fetching.asyncio, "open_connection", lambda *_: connect(*host.getsockname()))
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as host:
+        threading.Thread(target=take, daemon=True).start()
+        with serving(Stub(), places=40, domains=("images.example.org",)) as (url, line):
+            yield url, line, lines
+        host.shutdown(socket.SHUT_RDWR)
+
+
+def from_afar(count: int) -> dict:
+    return body(messages=asked("what?", *["http://images.example.org/a.png"] * count))
+
+
+def answer_with(line: socket.socket, data: bytes) -> None:
+    line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+
+
+def test_slow_hosts_hold_up_nobody_else(slow):
+    """More of them than threads decode and encode, on any machine."""
+    url, line, lines = slow
+    with ThreadPoolExecutor(33) as clients:
+        waiting = [clients.submit(httpx.post, url + CHAT, json=from_afar(8), timeout=30) for _ in range(33)]
+        wait_for(lambda: len(lines) == 33)
+        assert httpx.post(url + CHAT, json=body()).status_code == 200
+        assert len(line.taken) == 33
+        for one in lines:
+            one.close()
+        assert [one.result().status_code for one in waiting] == [400] * 33
+
+
+def test_images_of_a_request_share_a_deadline(slow, monkeypatch):
+    given, fetching_for = app.fetch, []
+
+    async def fetch_slowly(parts, seconds, grew):
+        fetching_for.append(seconds)
+        await asyncio.sleep(0.05)
+        return await given(parts, seconds, grew)
+
+    monkeypatch.setattr(app, "fetch", fetch_slowly)
+    url, _, lines = slow
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(httpx.post, url + CHAT, json=from_afar(3), timeout=30)
+        for number in range(3):
+            wait_for(lambda number=number: len(lines) > number)
+            answer_with(lines[number], base64.b64decode(PICTURE.partition(",")[2]))
+        assert answer.result().status_code == 200
+    assert fetching_for[0] == app.SECONDS
+    assert all(later <= sooner - 0.05 for sooner, later in pairwise(fetching_for))
+
+
+def test_who_leaves_ends_what_is_on_its_way_for_him(slow):
+    _, line, lines = slow
+    raw = json.dumps(from_afar(8)).encode()
+    with socket.create_connection(place_of(slow)) as client:
+        client.sendall(head(len(raw)) + raw)
+        wait_for(lambda: len(lines) == 1)
+    lines[0].settimeout(5)
+    while lines[0].recv(1000):  # what was asked, and then the end
+        pass
+    wait_for(lambda: not line.taken)
+    assert len(lines) == 1, "nor is another begun"
+
+
+def test_what_comes_from_afar_takes_room_as_it_comes(slow, held, monkeypatch):
+    """As images do that were sent, of all requests together. Any request alone is let in."""
+    monkeypatch.setattr("arr_coc.serving.line.MOST_PIXELS_IN_ALL", 5000)
+    url, line, lines = slow
+    with ThreadPoolExecutor(2) as clients:
+        first = clients.submit(httpx.post, url + CHAT, json=from_afar(1), timeout=30)
+        wait_for(lambda: len(lines) == 1)
+        lines[0].sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 12_000)
+        wait_for(lambda: [*line.taken.values()] == [4000])
+        second = clients.submit(httpx.post, url + CHAT, json=from_afar(1), timeout=30)
+        wait_for(lambda: len(lines) == 2)
+        lines[1].sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 6_000)
+        assert second.result().status_code == 429
+        lines[0].sendall(b"x" * 12_000)
+        lines[0].close()
+        assert first.result().status_code == 400, "no picture"
 
 
 # ---------------------------------------------------------------- the door
@@ -561,6 +659,23 @@ def test_a_full_line_says_when_to_come_back(held, web, served):
     assert web.post(CHAT, json=body()).status_code == 200
 
 
+def test_small_images_do_not_wait_for_large_ones(monkeypatch):
+    """Which are decoded two at once: as many as there may be wait for that, and hold up nobody."""
+    large = data_uri(Image.new("RGB", (128, 64)))
+    monkeypatch.setattr(box, "LARGE", 64 * 64)
+    rooms = [threading.BoundedSemaphore(1) for _ in range(2)]
+    monkeypatch.setattr(box.BOX, "_rooms", rooms)
+    with serving(Stub(), places=40) as (url, line), ThreadPoolExecutor(33) as clients, rooms[0]:
+        post = partial(httpx.post, url + CHAT, timeout=30)
+        waiting = [clients.submit(post, json=body(messages=asked("what?", large))) for _ in range(33)]
+        wait_for(lambda: len(line.taken) == 33)
+        assert post(json=body()).status_code == 200
+        assert len(line.taken) == 33
+        rooms[0].release()
+        assert {one.result().status_code for one in waiting} == {200}
+        rooms[0].acquire()
+
+
 def test_so_many_pixels_at_once(held, web, served, monkeypatch):
     monkeypatch.setattr("arr_coc.serving.line.MOST_PIXELS_IN_ALL", 5000)
     with ThreadPoolExecutor(1) as clients:
@@ -704,6 +819,18 @@ def test_a_lost_device_is_told_by_the_health(error, lost):
         assert f"arr_coc_lost {int(lost)}" in web.get("/metrics").text
 
 
+def test_who_ends_it_at_once_leaves_nobody_without_an_answer(capfd, monkeypatch):
+    """As by Ctrl-C twice: what runs is told that the server ends, and no traceback is left."""
+    engine, made = Stub(), []
+    monkeypatch.setattr("api_server.make_server", lambda *how: made.append(app.make_server(*how)) or made[0])
+    with ThreadPoolExecutor(1) as clients, serving(engine) as (url, _):
+        waiting = clients.submit(httpx.post, url + CHAT, json=body(messages=asked("hold", PICTURE)))
+        wait_for(lambda: engine.batches)
+        made[0].force_exit = made[0].should_exit = True
+    assert (waiting.result().status_code, refused(waiting.result())["type"]) == (503, "server_error")
+    assert "Traceback" not in capfd.readouterr().err
+
+
 # ---------------------------------------------------------------- what is told
 
 
@@ -743,7 +870,7 @@ def test_every_line_of_the_metrics_can_be_read():
 
 
 def test_without_its_libraries_it_says_what_to_install(capsys, monkeypatch):
-    monkeypatch.setattr(cli.serve, "find_spec", lambda name: None)
+    monkeypatch.setattr("arr_coc.cli.serve.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "arr_coc.gateway", None)  # which needs them
     assert run.run(["serve"]) == 3
     assert capsys.readouterr().err == "arr-coc: the server needs FastAPI and uvicorn: pip install 'arr-coc[serve]'\n"

@@ -327,6 +327,9 @@ def test_jsonl_counts_and_lists_every_broken_line(tmp_path):
         ({"boxes": [[5, 5, 5, 9]]}, "no area"),
         ({"boxes": [[1, 1, 9, 9], [70, 5, 75, 9]]}, "outside the image"),
         ({"boxes": [[1, 1, 9, float("nan")]]}, "finite"),
+        ({"boxes": [[0, 0, 1, 1], [0.25, 0.5, 0.75, 1.0]]}, "boxes are shares of the image, not pixels"),
+        ({"fixations": [[0.25, 0.5], [1, 0]]}, "fixations are shares of the image, not pixels"),
+        ({"fixations": [[9999, 3], [3, -1]]}, "no fixation lies in the image"),
     ]
     bad += [(json.dumps(row | change).encode(), why) for change, why in changes]
     lines = [json.dumps(row).encode(), *(line for line, _ in bad)]
@@ -335,8 +338,25 @@ def test_jsonl_counts_and_lists_every_broken_line(tmp_path):
     data = read_jsonl(file, max_broken=LOOSE)
     reasons(data.broken, {f"q.jsonl:{number}": why for number, (_, why) in enumerate(bad, start=2)})
     assert len(data) == 1
-    with pytest.raises(ValueError, match=r"24 of 25 rows are broken, over max_broken=0\.01: q\.jsonl:2: not valid"):
+    with pytest.raises(ValueError, match=r"27 of 28 rows are broken, over max_broken=0\.01: q\.jsonl:2: not valid"):
         read_jsonl(file)
+
+
+def test_files_of_the_home_folder_are_found(monkeypatch, tmp_path):
+    """Behind a colon no shell writes its name out."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    picture(tmp_path / "1.png")
+    (tmp_path / "q.jsonl").write_text(json.dumps({"image": "1.png", "question": "What?"}))
+    assert len(read_source("jsonl:~/q.jsonl")) == 1
+
+
+def test_a_list_of_rows_is_told_how_it_is_written(tmp_path):
+    picture(tmp_path / "1.png")
+    file = tmp_path / "q.jsonl"
+    for indent in (None, 1):
+        file.write_text(json.dumps([{"image": "1.png", "question": "What?"}], indent=indent))
+        with pytest.raises(ValueError, match="It is one list: write an object a line"):
+            read_jsonl(file)
 
 
 # Images that break later, loaders

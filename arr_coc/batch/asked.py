@@ -22,13 +22,13 @@ QUESTIONS = "questions"  # the name of the file of a folder that has one
 COLUMNS = ("id", "image", "question", "keep")
 NEEDS_ARROW = "Parquet needs pyarrow: pip install 'pyarrow>=17', or give the file as JSONL"
 
-Given = dict[str, Any] | BadRow
+Given = dict[Any, Any] | BadRow  # by the names of columns; by None, cells of a CSV that have no column
 Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
 class AskedRow:
-    """One row. `id` is its own, or the number of the row from 1, or the path of the image in a folder."""
+    """One row. `id` is its own, or "row 1" and so on where it has none, or the path of the image in a folder."""
 
     id: str
     image: tuple[str, ...]
@@ -76,7 +76,9 @@ def _given(source: Path, questions: Sequence[str]) -> Iterable[Given]:
 def _parsed(number: int, given: Given) -> AskedRow:
     """A row as it can be asked; the first thing that is wrong with it is its error."""
     problems = [str(given)] if isinstance(given, BadRow) else []
-    row = {} if isinstance(given, BadRow) else given
+    row: dict[Any, Any] = {} if isinstance(given, BadRow) else given
+    if any(row.get(None) or ()):  # of a CSV, and most often the rest of a question
+        problems.append("more cells than columns: put text with commas in quotes")
 
     def part(read: Callable[[], Part], otherwise: Part) -> Part:
         try:
@@ -85,7 +87,8 @@ def _parsed(number: int, given: Given) -> AskedRow:
             problems.append(" ".join(str(why).split()))
             return otherwise
 
-    name = str(number) if row.get("id") is None else part(lambda: str(as_id(row, "id")), str(number))
+    # Not the number alone: that would be the id of another row, where ids are numbers.
+    name = f"row {number}" if row.get("id") is None else part(lambda: str(as_id(row, "id")), f"row {number}")
     images = part(lambda: _images(row.get("image")), tuple[str, ...]())
     question = part(lambda: as_text(row, "question"), "")
     keep = part(lambda: read_dial(row.get("keep")), None)
@@ -138,14 +141,15 @@ def _of_jsonl(file: Path) -> Iterator[Given]:
 def _of_csv(file: Path) -> Iterator[Given]:
     # Undecodable bytes cost their row alone.
     with file.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as text:
-        reader = csv.DictReader(text, strict=True)  # a quote that is never closed would swallow all rows after it
+        # Strict: a quote that is never closed would swallow all rows after it.
+        reader = csv.DictReader(text, strict=True, skipinitialspace=True)
         try:
             _check_columns(file, [str(name).strip() for name in reader.fieldnames or ()])
         except csv.Error as error:
             raise ValueError(f"{file.name}: not a CSV ({error}); save it again") from None
         while True:
             try:
-                yield {str(name).strip(): value or None for name, value in next(reader).items()}
+                yield {name and name.strip(): value or None for name, value in next(reader).items()}
             except StopIteration:
                 return
             except csv.Error as error:
@@ -162,14 +166,22 @@ def _of_parquet(file: Path) -> Iterator[Given]:
             there = table.schema_arrow.names
             _check_columns(file, there)
             for batch in table.iter_batches(1024, columns=[name for name in COLUMNS if name in there]):
-                yield from batch.to_pylist()
+                yield from map(_of_arrow, (batch.slice(row, 1) for row in range(batch.num_rows)))
     except (ArrowException, OSError):  # of a page that is damaged, or of the disk
         raise ValueError(f"{file.name}: not a Parquet file that can be read; copy it again") from None
 
 
+def _of_arrow(row: Any) -> Given:
+    try:
+        return dict(*row.to_pylist())
+    except ValueError as why:  # text that is not Unicode: a file may hold it
+        return BadRow(f"a value cannot be read ({why})")
+
+
 def _check_columns(file: Path, there: Sequence[str]) -> None:
     if missing := [name for name in ("image", "question") if name not in there]:
-        raise ValueError(f"{file.name}: no column {' and no column '.join(missing)}; name them so in its first line")
+        told = f"no column {' and no column '.join(missing)}, but {', '.join(map(repr, there))[:100] or 'none'}"
+        raise ValueError(f"{file.name}: {told}; name them so, parted by commas in the first line of a CSV")
 
 
 def _of_folder(folder: Path, questions: Sequence[str]) -> Iterator[Given]:

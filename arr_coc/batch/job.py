@@ -142,7 +142,12 @@ def check_ray() -> None:
 class Worker:
     """In a process of its own: a desk that is given tables of rows and gives tables of records."""
 
-    def __init__(self, job: BatchJob) -> None:
+    def __init__(self, job: BatchJob, threads: int = 0) -> None:
+        """`threads` 0: as many as torch takes. What a shell sets for all processes would crowd the cores of workers."""
+        if threads:
+            import torch
+
+            torch.set_num_threads(threads)
         self.desk = Desk(job)
 
     def __call__(self, table: Any) -> Any:
@@ -207,7 +212,7 @@ class Cluster:
         each: dict[str, Any] = {"num_gpus": 1} if self.gpus else {"num_cpus": 1}
         answered = data.from_arrow(blocks).map_batches(
             Worker,
-            fn_constructor_args=(self.job,),
+            fn_constructor_args=(self.job, 0 if self.gpus else 1),
             batch_size=None,
             batch_format="pyarrow",
             compute=data.ActorPoolStrategy(size=min(self.workers, len(blocks)), max_tasks_in_flight_per_actor=2),

@@ -26,6 +26,7 @@ MOVED = {
     "arr-coc train mini": "python -m studies.mini.train",
     "arr-coc eval --equal-tokens": "python -m studies.equal_tokens",
     "arr-coc bench --promised": "python -m studies.speed.bench --promised",
+    "arr-coc bench --startup": "python -m studies.speed.startup",
     "arr-coc report --failures": "python -m studies.report",
 }
 """What is about the project itself, by how it was typed, and where it is now: in a checkout."""

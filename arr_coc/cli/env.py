@@ -16,7 +16,7 @@ from arr_coc.qwen.finding import is_offline
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "pillow", "numpy")
 EXTRAS = {
     **{"train": ("peft", "datasets"), "demo": ("gradio",), "text": ("rapidocr", "onnxruntime")},
-    "serve": ("fastapi", "uvicorn", "python-multipart"),
+    "serve": ("fastapi", "h11", "uvicorn", "python-multipart"),
 }
 
 

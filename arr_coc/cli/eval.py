@@ -16,7 +16,6 @@ from arr_coc.cli.terminal import begin_long_run, teller
 from arr_coc.config import ENCODINGS, settings_of
 
 FIELD_OUT = Path("out/field.json")
-STARTUP_OUT = Path("out/startup.json")
 SCORES = ("answers", "evidence")
 SHAPES = ("qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b")
 AsJson = Annotated[bool, typer.Option("--json", help="Print the document instead of the table.")]
@@ -49,6 +48,7 @@ def evaluate(
     ] = "answers",
     max_pixels: typed.MaxPixels = None,
     min_pixels: typed.MinPixels = None,
+    max_broken: typed.MaxBroken = None,
     engine: Annotated[str, typer.Option(help="auto, or plain: every method through ARRCOCQwen's own path.")] = "auto",
     device: typed.Device = None,
     dtype: Annotated[
@@ -85,7 +85,7 @@ def evaluate(
     lists = {"datasets": data, "selectors": selector, "keeps": keeps, "encodings": encoding, "sides": side}
     given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
     single: dict[str, Any] = {"model": model, "questions": questions, "seed": seed, "metric": metric, "prompt": prompt}
-    single |= {"dtype": dtype, "max_pixels": max_pixels, "min_pixels": min_pixels}
+    single |= {"dtype": dtype, "max_pixels": max_pixels, "min_pixels": min_pixels, "max_broken": max_broken}
     options = FieldOptions(engine=engine, device=device, bar=not quiet, out=out or FIELD_OUT, **single, **given)
     run = score_evidence if score == "evidence" else evaluate_field
     done = run(options, teller(quiet), None if as_json else typer.echo)
@@ -122,10 +122,6 @@ def bench(
         Path | None, typer.Option(help="Results; out/speed-gpu.json or out/speed-cpu.json if left out.")
     ] = None,
     as_json: AsJson = False,
-    startup: Annotated[
-        bool,
-        typer.Option("--startup", help="Measure how long commands take to start, against importing torch alone."),
-    ] = False,
     append: Annotated[bool, typer.Option("--append", help="Keep the rows that are in that file.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write pictures there.")] = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a trace of the last case there.")] = None,
@@ -137,16 +133,8 @@ def bench(
 
     arr-coc bench --side 512 --kept 64 --out out/bench.json
 
-    arr-coc bench --startup
-
     arr-coc bench --shape qwen3-vl-2b --side 1024 --side 2048 --kept 200 --plot pictures --fit --out out/2b.json
     """
-    if startup:
-        from arr_coc.evaluation.bench.startup import measure_startup, startup_table
-
-        done = measure_startup(out or STARTUP_OUT, repeats, teller(quiet))
-        typer.echo(json.dumps(done) if as_json else startup_table(done))
-        return
     check_machine(device, dtype)
     if shape is None:
         check_model(model, quiet)

@@ -30,7 +30,7 @@ def main() -> None:
     except OSError as error:
         code = failed(error)
     _forget_unwritten()
-    leave(code)
+    leave(code, at_once=code == EXIT_INTERRUPTED)
 
 
 def run(arguments: list[str]) -> int:

@@ -54,9 +54,7 @@ def selector(
         int | None, typer.Option(min=1, metavar="N", help="Of an image from a file, in training and afterwards.")
     ] = None,
     min_pixels: typed.MinPixels = None,
-    max_broken: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of broken rows to go on without; 0.01 if left out.")
-    ] = None,
+    max_broken: typed.MaxBroken = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights and data.")] = None,
     quiet: typed.Quiet = False,
     offline: typed.Offline = False,
@@ -76,13 +74,8 @@ def selector(
 
     what = {"stage": stage, "model": model, "data": data, "pseudo_boxes": boxes, "target": target}
     how = {"strategy": strategy, "adapt": adapt, "seconds": seconds, "steps": steps, "workers": workers, "seed": seed}
-    limits = {
-        "cells_per_batch": cells_per_batch,
-        "max_pixels": max_pixels,
-        "min_pixels": min_pixels,
-        "max_broken": max_broken,
-    }
-    settings = read_selector_config(config, **what, **how, **limits)
+    limits = {"cells_per_batch": cells_per_batch, "max_pixels": max_pixels, "min_pixels": min_pixels}
+    settings = read_selector_config(config, max_broken=max_broken, **what, **how, **limits)
     examples = settings.read_files()  # every row is checked before anything large is loaded
     from arr_coc.training.main import Places, train_selector
 
@@ -127,6 +120,7 @@ def tune(
     minutes: Annotated[float, typer.Option(min=0.2, help="Time that it may take, in all.")] = 5.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
     metric: typed.Metric = None,
+    max_broken: typed.MaxBroken = None,
     device: typed.Device = None,
     out: Annotated[
         Path | None,
@@ -162,7 +156,7 @@ def tune(
     from arr_coc.evaluation.tuning import TuneOptions
 
     begin_long_run(quiet)
-    options = TuneOptions(model, data, minutes, seed, metric, device, not quiet, started)
+    options = TuneOptions(model, data, minutes, seed, metric, max_broken, device, not quiet, started)
     report = run_tuning(options, teller(quiet))
     typer.echo(json.dumps(report) if as_json else "\n".join(lines_of(report)))
     teller(quiet)(write_result(report, model, out))

@@ -93,6 +93,9 @@ MaxPixels = Annotated[
         min=1, metavar="N", help="Pixels of an image at most, as the model sees it; as in training, else its own."
     ),
 ]
+MaxBroken = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Share of broken rows to go on without; 0.01 if left out.")
+]
 MinPixels = Annotated[int | None, typer.Option(min=1, metavar="N", help="Likewise, at least.")]
 System = Annotated[str, typer.Option(metavar="TEXT", help="What the model is told before the question.")]
 

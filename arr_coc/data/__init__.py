@@ -22,4 +22,4 @@ def parse_source(spec: str) -> tuple[str, list[Path]]:
         raise ValueError(f"unknown source {spec!r}: use {', '.join(FORMS.values())}")
     if len(places) != FORMS[kind].count(":") or not all(places):
         raise ValueError(f"source {spec!r} does not fit the form {FORMS[kind]}")
-    return kind, [Path(place) for place in places]
+    return kind, [Path(place).expanduser() for place in places]  # no shell does so behind a colon

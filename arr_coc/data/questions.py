@@ -195,10 +195,15 @@ def read_jsonl(file: Path, max_broken: float = MAX_BROKEN) -> FileExamples:
             raise BadRow(f"hard is a {type(hard).__name__}, not true or false")
         image = folder.image(row.get("image"))
         boxes = rows.corner_boxes(row, "boxes", image.size)
-        more: dict[str, Any] = {"choices": _choices(row), "fixations": _fixations(row)}
+        more: dict[str, Any] = {"choices": _choices(row), "fixations": _fixations(row, image.size)}
         return FileRow(f"{file.name}:{number} {image.name}", image, question, answer, boxes, family, bool(hard), **more)
 
-    return FileExamples(broken.sift(numbered_lines(file), parse, folder.hint), broken.lines)
+    def hint() -> str:
+        with file.open("rb") as start:
+            listed = start.read(1) == b"["
+        return f"{folder.hint()}{'. It is one list: write an object a line, without commas between' if listed else ''}"
+
+    return FileExamples(broken.sift(numbered_lines(file), parse, hint), broken.lines)
 
 
 def _choices(row: dict[str, Any]) -> tuple[str, ...]:
@@ -211,12 +216,15 @@ def _choices(row: dict[str, Any]) -> tuple[str, ...]:
     return found
 
 
-def _fixations(row: dict[str, Any]) -> tuple[tuple[float, float], ...] | None:
-    """Where people looked."""
+def _fixations(row: dict[str, Any], size: tuple[int, int]) -> tuple[tuple[float, float], ...] | None:
+    """Where people looked, without those that lie outside the image; BadRow where all do."""
     if row.get("fixations") is None:
         return None
-    pairs = (rows.as_numbers(one, 2, "fixation") for one in rows.as_list(row["fixations"], "fixations"))
-    return tuple((x, y) for x, y in pairs)
+    pairs = rows.in_pixels(row, "fixations", 2, "fixation")
+    inside = tuple((x, y) for x, y in pairs if 0 <= x < size[0] and 0 <= y < size[1])
+    if pairs and not inside:
+        raise BadRow(f"no fixation lies in the image of {rows.sides(size)} px")
+    return inside
 
 
 def json_row(line: bytes) -> dict[str, Any]:

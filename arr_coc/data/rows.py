@@ -148,12 +148,19 @@ def clipped(x0: float, y0: float, x1: float, y1: float, size: tuple[int, int]) -
     return box
 
 
+def in_pixels(row: dict[str, Any], key: str, count: int, what: str) -> list[list[float]]:
+    """The row's list of so many numbers each, in pixels: shares of the image would all lie in its first pixel."""
+    found = [as_numbers(one, count, what) for one in as_list(row[key], key)]
+    if found and all(max(one) <= 1 for one in found):
+        raise BadRow(f"{key} are shares of the image, not pixels: times its width and height")
+    return found
+
+
 def corner_boxes(row: dict[str, Any], key: str, size: tuple[int, int]) -> tuple[Box, ...] | None:
     """The row's list of [x0, y0, x1, y1], clipped to the image; None where it has none."""
     if row.get(key) is None:
         return None
-    corners = (as_numbers(box, 4, "box") for box in as_list(row[key], key))
-    return tuple(clipped(x0, y0, x1, y1, size) for x0, y0, x1, y1 in corners)
+    return tuple(clipped(x0, y0, x1, y1, size) for x0, y0, x1, y1 in in_pixels(row, key, 4, "box"))
 
 
 def coco_box(row: dict[str, Any], size: tuple[int, int]) -> Box:

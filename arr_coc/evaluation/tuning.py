@@ -74,6 +74,7 @@ class TuneOptions:
     minutes: float = 5.0
     seed: int = 0
     metric: str | None = None  # of generic files
+    max_broken: float | None = None  # share of the rows of a file that may be; None: as everywhere
     device: str | None = None
     bar: bool = True
     started: float = 0.0  # time.monotonic() when the time began to run; 0: when the run begins
@@ -208,7 +209,8 @@ class Tuner:
             metrics = [(one, lenient.get(one.metric, one.metric)) for one in asked]
             return replace(picture, queries=tuple(replace(o, text=o.text + self.brief, metric=m) for o, m in metrics))
 
-        read = read_pictures(options.data, questions, side, options.seed, options.metric, self.say)
+        what = (questions, side, options.seed, options.metric)
+        read = read_pictures(options.data, *what, self.say, max_broken=options.max_broken)
         return [picture for picture in map(short_ones, read) if picture.queries]
 
     # ---------------------------------------------------------------- the clock

@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -222,4 +223,6 @@ def _peft() -> Any:
         import peft
     except ImportError:
         raise ValueError('LoRA needs PEFT: pip install "arr-coc[train]"') from None
+    if torch.distributed.is_available():
+        import_module("torch.distributed.tensor")  # PEFT looks into it, and leaves it to others to import it
     return peft

@@ -8,8 +8,10 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import ExitStack, asynccontextmanager, closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import uvicorn
@@ -23,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from arr_coc.gateway import Exchange, hurry
 from arr_coc.images.reader import read_image
 from arr_coc.serving.engine import Delivered, Finished, Ticket
-from arr_coc.serving.fetching import image_bytes
+from arr_coc.serving.fetching import SECONDS, check_address, fetch, inline_bytes, is_inline
 from arr_coc.serving.line import RETRY_SECONDS, Line
 from arr_coc.serving.reading import ApiError, Limits, Wanted, read_chat, read_choice
 from arr_coc.serving.telling import Chat, choice, usage
@@ -34,6 +36,7 @@ Made = TypeVar("Made")
 MOST_BODIES = 256 << 20  # bytes of the bodies of all requests at once, but any body alone
 MOST_OPEN = 64  # requests at once, those whose body is on its way among them; beyond, it still says how it is
 LAST_SECONDS = 120  # for what runs, once the system asks to end
+DECODING = ThreadPoolExecutor(MOST_OPEN, "decode")  # threads that wait for processes: small images for no large ones
 LEFT = 499  # the status of a request whose client did not wait, for the metrics alone
 
 
@@ -91,8 +94,11 @@ class Doorkeeper:
         self.open: set[ApiExchange] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
+        if scope["type"] == "lifespan":
+            for name, work in (("startup", str), ("shutdown", self.service.line.close)):
+                await receive()
+                await asyncio.to_thread(work)
+                await send({"type": f"lifespan.{name}.complete"})
             return
         exchange = ApiExchange(self.service, self.open, scope, receive, send)
         try:
@@ -123,13 +129,35 @@ class Visit:
             loop.call_soon_threadsafe(self._delivered.put_nowait, what)
 
         try:
-            self.pictures = await asyncio.to_thread(_read, wanted, self.service)
-            line.hold(self, sum(one.width * one.height for one in self.pictures))
+            await self._read()
             inputs = await asyncio.to_thread(line.engine.encode, wanted, self.pictures)
             self._ticket = Ticket(wanted, inputs, deliver, self.chooses, line.engine.length(wanted, inputs))
             line.join(self._ticket)
         except ValueError as error:
             raise ApiError(str(error)) from None
+
+    async def _read(self) -> None:
+        """The images, one after the other. All of them that are fetched have one deadline."""
+        left, most, pixels = SECONDS, self.service.limits.pixels, 0
+        for address in self.wanted.images:
+            data: bytes | None = None
+            if not is_inline(address):
+                began = time.monotonic()
+                grew = partial(self._hold, pixels)
+                data = await fetch(check_address(address, self.service.domains), left, grew)
+                left -= time.monotonic() - began
+            file = address if data is None else data
+            picture = await asyncio.get_running_loop().run_in_executor(DECODING, _decoded, file)
+            pixels += picture.width * picture.height
+            if pixels > most:
+                told = f"the images have over {most / 1e6:g} megapixels together: send them smaller"
+                raise ApiError(told, param="messages")
+            self._hold(pixels)
+            self.pictures.append(picture)
+
+    def _hold(self, pixels: int, fetched: int = 0) -> None:
+        """Room for the images, and for so many bytes of the next: three are a pixel's."""
+        self.service.line.hold(self, pixels + fetched // 3)
 
     async def pieces(self) -> AsyncIterator[str | Finished]:
         """Of a streamed answer as they come; at last, for any, the outcome."""
@@ -174,15 +202,9 @@ class Visit:
         self._ticket = None
 
 
-def _read(wanted: Wanted, service: Service) -> list[Image.Image]:
-    """The images, each decoded in a process of its own."""
-    read: list[Image.Image] = []
-    for address in wanted.images:
-        read.append(read_image(image_bytes(address, service.domains), boxed=True))
-        if sum(one.width * one.height for one in read) > service.limits.pixels:
-            most = service.limits.pixels / 1e6
-            raise ApiError(f"the images have over {most:g} megapixels together: send them smaller", param="messages")
-    return read
+def _decoded(data: bytes | str) -> Image.Image:
+    """From a file's bytes or a data URI, in a process of its own."""
+    return read_image(inline_bytes(data) if isinstance(data, str) else data, boxed=True)
 
 
 async def unless_left(request: Request, work: Coroutine[Any, Any, Made]) -> Made:
@@ -243,14 +265,9 @@ def build(service: Service) -> ASGIApp:
     """The application with everything that stands before it."""
     line, name = service.line, service.model
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(line.close)
-
     quiet: dict[str, Any] = {"openapi_url": None, "docs_url": None, "redoc_url": None, "redirect_slashes": False}
     told: Any = dict.fromkeys((ApiError, HTTPException, ClientDisconnect), _told)
-    app = FastAPI(**quiet, lifespan=lifespan, exception_handlers=told)
+    app = FastAPI(**quiet, exception_handlers=told)
     served = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "arr-coc"}
 
     @app.post("/v1/chat/completions")
@@ -290,9 +307,10 @@ def build(service: Service) -> ASGIApp:
 
 def make_server(service: Service, host: str, port: int) -> uvicorn.Server:
     """A server that is ready to run, every limit set."""
-    how: dict[str, Any] = {"log_level": "error", "server_header": False, "timeout_graceful_shutdown": LAST_SECONDS}
+    how: dict[str, Any] = {"log_level": "error", "server_header": False, "access_log": False, "ws": "none"}
+    how["timeout_graceful_shutdown"] = LAST_SECONDS
     how["use_colors"] = False if os.environ.get("NO_COLOR") else None  # None: as the terminal is
-    config = uvicorn.Config(build(service), host, port, access_log=False, **how)
+    config = uvicorn.Config(build(service), host, port, **how)
     config.load()
     hurry(config)
     return uvicorn.Server(config)

@@ -1,44 +1,52 @@
 """Images by their address: data URIs, and http(s) of hosts that the operator named.
 
 A host's name is resolved once, every address it has must be one of the public network, and the connection goes to the
-very address that was checked. Redirects are not followed, and what comes is bounded in bytes and in time.
+very address that was checked. Redirects are not followed, and what comes is bounded in bytes and in time. Nothing
+waits in a thread but the look-up of a name: slow hosts hold up nobody, and who gives up ends what is on its way.
 """
 
+import asyncio
 import base64
 import binascii
-import http.client
 import ipaddress
 import re
 import socket
 import ssl
-import threading
-import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
+
+import h11
 
 from arr_coc.images.reader import MOST_BYTES
 from arr_coc.serving.reading import ApiError
 
-SECONDS = 10.0  # for one image, from the first byte to the last
+SECONDS = 10.0  # for all images of a request that are fetched
+PIECE = 1 << 16  # bytes that are read at once
 PORTS = {"http": 80, "https": 443}
 DATA = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
 PLAIN = re.compile(r"[\x21-\x5b\x5d-\x7e]+")  # printable ASCII without spaces and backslashes
+LOOK_UPS = ThreadPoolExecutor(64, "look-up")  # as many as there may be places; apart from those who decode and encode
 EMBEDDING = [ipaddress.ip_network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")]
 
 
-def image_bytes(address: str, domains: Collection[str]) -> bytes:
-    """The file at an address; `domains` are the hosts that may be fetched from."""
-    if found := DATA.match(address):
-        try:
-            data = base64.b64decode(address[found.end() :], validate=True)
-        except (binascii.Error, ValueError):
-            raise ApiError("the image's base64 is broken: encode the whole file once", param="messages") from None
-        _check_size(len(data))
-        return data
-    if address[:5].lower() == "data:":
+def inline_bytes(address: str) -> bytes:
+    """The file in a data URI."""
+    found = DATA.match(address)
+    if not found:
         raise ApiError("a data URI here is an image: begin it with data:image/png;base64,", param="messages")
-    return fetch(check_address(address, domains))
+    try:
+        data = base64.b64decode(address[found.end() :], validate=True)
+    except (binascii.Error, ValueError):
+        raise ApiError("the image's base64 is broken: encode the whole file once", param="messages") from None
+    _check_size(len(data))
+    return data
+
+
+def is_inline(address: str) -> bool:
+    return address[:5].lower() == "data:"
 
 
 def _check_size(size: int) -> None:
@@ -85,41 +93,44 @@ def resolve(host: str, port: int) -> tuple[str, int]:
     return found[0], port
 
 
-def fetch(parts: SplitResult) -> bytes:
-    """What a checked address holds."""
-    host, until = str(parts.hostname), time.monotonic() + SECONDS
-    place = resolve(host, parts.port or PORTS[parts.scheme])
-    connection = http.client.HTTPConnection(host, place[1], timeout=SECONDS)
-    lines: list[socket.socket] = []
-    hang_up = threading.Timer(SECONDS, _hang_up, [lines])  # a host that sends byte by byte never keeps a read waiting
+async def fetch(parts: SplitResult, seconds: float, grew: Callable[[int], None]) -> bytes:
+    """What a checked address holds; `grew` is told of every size that it grows to, and may refuse more."""
+    host, port, loop = str(parts.hostname), parts.port or PORTS[parts.scheme], asyncio.get_running_loop()
+    secured: dict[str, Any] = {"ssl": _trusted(), "server_hostname": host} if parts.scheme == "https" else {}
     try:
-        lines.append(socket.create_connection(place, SECONDS))
-        hang_up.start()
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            secured = context.wrap_socket(lines[0], server_hostname=host, do_handshake_on_connect=False)
-            lines.append(secured)
-            secured.do_handshake()
-        connection.sock = lines[-1]
-        target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-        connection.request("GET", target, headers={"Accept": "image/*", "User-Agent": "arr-coc"})
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise ApiError(f"the image's host answers {answer.status}; redirects are not followed", param="messages")
-        data = bytearray()
-        while piece := answer.read1(1 << 16):
-            data += piece
-            _check_size(len(data))
-        if time.monotonic() > until:  # what was hung up on is not whole
-            raise TimeoutError
-    except (OSError, http.client.HTTPException):
+        async with asyncio.timeout(seconds):
+            place = await loop.run_in_executor(LOOK_UPS, resolve, host, port)
+            reader, writer = await asyncio.open_connection(*place, **secured)
+            try:
+                return await _read(reader, writer, parts, grew)
+            finally:
+                writer.transport.abort()
+    except (OSError, h11.RemoteProtocolError):
         raise ApiError("the image could not be fetched in time: send the image itself", param="messages") from None
-    finally:
-        hang_up.cancel()
-        connection.close()
+
+
+async def _read(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: SplitResult, grew: Callable[[int], None]
+) -> bytes:
+    """Asked for over a line to its host."""
+    line, data = h11.Connection(h11.CLIENT), bytearray()
+    headers = {"Host": parts.netloc.lower(), "Accept": "image/*", "User-Agent": "arr-coc", "Connection": "close"}
+    target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    asked = h11.Request(method="GET", target=target, headers=[*headers.items()])
+    writer.write((line.send(asked) or b"") + (line.send(h11.EndOfMessage()) or b""))
+    while not isinstance(event := line.next_event(), h11.EndOfMessage):
+        if event is h11.NEED_DATA:
+            line.receive_data(await reader.read(PIECE))
+        elif isinstance(event, h11.Response) and event.status_code != 200:
+            told = f"the image's host answers {event.status_code}; redirects are not followed"
+            raise ApiError(told, param="messages")
+        elif isinstance(event, h11.Data):
+            data += event.data
+            _check_size(len(data))
+            grew(len(data))
     return bytes(data)
 
 
-def _hang_up(lines: list[socket.socket]) -> None:
-    with suppress(OSError):
-        lines[-1].shutdown(socket.SHUT_RDWR)
+@cache
+def _trusted() -> ssl.SSLContext:
+    return ssl.create_default_context()

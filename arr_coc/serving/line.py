@@ -56,7 +56,7 @@ class Line:
     def hold(self, who: object, pixels: int) -> None:
         """Room for the pixels of a request: so many of all requests together, but any request alone."""
         with self._changed:
-            held = sum(self.taken.values())
+            held = sum(self.taken.values()) - self.taken.get(who, 0)
             if held and held + pixels > MOST_PIXELS_IN_ALL:
                 raise self._refuse()
             self.taken[who] = pixels

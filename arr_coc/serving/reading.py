@@ -186,7 +186,7 @@ def _message(message: Any, where: str) -> tuple[str, str, list[str]]:
     """Role, text and addresses of images of one message."""
     fits = isinstance(message, dict) and message.get("role") in ROLES
     _check(fits, where, f"give role ({', '.join(ROLES)}) and content")
-    given = {name: value for name, value in message.items() if value is not None}
+    given = {name: value for name, value in message.items() if value not in (None, [])}  # as in answers of others
     unknown = set(given) - {"role", "content", "name"}
     _check(not unknown, where, f"it holds more than role and content: leave out {', '.join(sorted(map(str, unknown)))}")
     content = given.get("content", "")

@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+import zlib
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +34,7 @@ SEEDS_PER_BATCH = 4096
 TO_READ = ("lookup", "chart")  # families whose evidence is found by reading
 HELD_SHARE, HELD_MOST = 0.1, 300  # of a dataset's examples, held back to watch the training with
 HELD_BYTES = 2**29  # of their images, which stay in memory
+END = 4096  # bytes of a file by which its copies are known, beside its length
 LIST = "left-out.txt"
 Draw = Callable[[int, tuple[int, int], bool, tuple[str, ...] | None], list[Example]]
 PARENT_DIES = 1  # Linux: which signal a process gets when the one that started it dies
@@ -99,16 +101,29 @@ def _few_enough(numbers: Sequence[int], rows: Sequence[FileRow], sizes: ImageSiz
 def split_by_image(numbers: Sequence[int], rows: Sequence[FileRow]) -> tuple[list[int], list[int]]:
     """(rows to learn from, rows to watch with) of those numbered: all questions about an image are on one side.
 
-    About a tenth is held back, of the images that come last, and always less than all images.
+    So are its copies under other names, as where every question has a file of its own. About a tenth is held back, of
+    the images that come last, and always less than all images.
     """
-    images: dict[Path, list[int]] = {}
+    images: dict[Hashable, list[int]] = {}
+    shared = {path: _shared(path) for path in {rows[number].image.path for number in numbers}}
     for number in numbers:
-        images.setdefault(rows[number].image.path, []).append(number)
+        images.setdefault(shared[rows[number].image.path], []).append(number)
     most = min(HELD_MOST, int(len(numbers) * HELD_SHARE))
     several, held = list(images.values()), list[int]()
     while len(several) > 1 and len(held) < most:
         held = [*several.pop(), *held]
     return sorted(number for image in several for number in image), held
+
+
+def _shared(path: Path) -> Hashable:
+    """What a file shares with its copies: its length and its end. Others that do so by chance only stay together."""
+    try:
+        with path.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, length - END))
+            return length, zlib.crc32(file.read())
+    except OSError:  # gone since it was listed: it will not be read either
+        return path
 
 
 def _usable(config: SelectorTrainConfig, examples: FileExamples, say: Callable[[str], None]) -> list[int]:

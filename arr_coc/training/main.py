@@ -96,7 +96,7 @@ def _with_room(
     rows = [] if examples is None else examples.rows
     taught = config.target == "attention" or config.order > 0
     taught |= config.target == "auto" and any(row.boxes is None for row in rows)
-    planned = planner(config, base, team.device, sorted({row.image.size for row in rows}), taught)
+    planned = planner(config, base, team.device, rows, taught)
     try:
         found, need = fit(planned, Room.here(team.device, team.count), cells, config.workers)
     except NoRoom as why:

@@ -1,7 +1,8 @@
 """What a selector's training is made of: the model, the layer on it, what of them learns, and the optimizer."""
 
+import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,26 +12,27 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from arr_coc.config import ARRCOCConfig
+from arr_coc.data.examples import FileRow
 from arr_coc.files import read_json_object
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.adapting import ADAPTED, DELTA_FILE, LORA_CONFIG, adapt, enable_checkpointing, load_adapted
 from arr_coc.qwen.loading import find_adapter, load_stock, pick_dtype, read_config, resolve
 from arr_coc.qwen.model import ARRCOCQwen
-from arr_coc.qwen.processor import load_processor
+from arr_coc.qwen.processor import load_processor, text_ids
 from arr_coc.qwen.shapes import build_random, shape_config, sight_dims
 from arr_coc.qwen.sizes import ImageSizes, limit_pixels
 from arr_coc.qwen.storage import load_adapter
 from arr_coc.qwen.vision import Geometry
 from arr_coc.selectors import ARRCOCSelector
 from arr_coc.training.config import SelectorTrainConfig
-from arr_coc.training.memory import Plan
+from arr_coc.training.memory import TEMPLATE_TOKENS, Plan
 from arr_coc.training.step import AnswerLearner, MapLearner
 from arr_coc.training.strategies import GRADIENT_STRATEGIES, StrategySelector
 
 SHAPE = "shape:"  # models of random weights at a real shape, to see whether a run fits
 WARM = 0.1  # of a run: warm-up takes no longer
-Size = tuple[int, int]  # (width, height) in px
 TEXT_TOKENS, ANSWER_TOKENS = 64, 32  # of a row beside the image, and of those its answer: the longest of scenes
+LONGEST = 64  # texts that are counted in tokens, the longest in bytes: of the others none has as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +157,13 @@ def _make_layer(config: SelectorTrainConfig, stock: Any, init_from: Path | None)
 
 
 def planner(
-    config: SelectorTrainConfig, base: Base, device: torch.device, images: Sequence[Size], taught: bool
+    config: SelectorTrainConfig, base: Base, device: torch.device, rows: Sequence[FileRow], taught: bool
 ) -> Callable[[int], list[Plan]]:
     """What gives the plans of a run with so many cells of a batch: for the largest images, and for the smallest.
 
-    `images` are (width, height) of those from files; drawn ones are known. `taught`: the model's attention teaches.
+    `rows` are those from files; drawn ones are known. `taught`: the model's attention teaches.
     """
+    images, (text, answer) = {row.image.size for row in rows}, most_text(base.processor.tokenizer, rows)
     drawn, geometry = config.data == "scenes", Geometry.of(base.config.vision_config)
     sizes = ImageSizes.of(base.processor)
     shapes = {sizes.nearest(height, width) for width, height in images}
@@ -180,11 +183,11 @@ def planner(
                 batch=config.rows_of(grid, cells),
                 image_side=round(math.sqrt(math.prod(grid))) * geometry.cell,
                 keep=float(config.keeps[1]),
-                text_tokens=TEXT_TOKENS,
+                text_tokens=text,
                 dtype=pick_dtype(config.precision, device),
                 selector_parameters=sum(p.numel() for p in layer.parameters()),
                 gated=GRADIENT_STRATEGIES[config.strategy].gated,
-                answer_tokens=ANSWER_TOKENS,
+                answer_tokens=answer,
                 rank=config.lora_rank,
                 accumulate=config.accumulate > 1 or not drawn,  # groups of a batch wait for each other
                 questions_per_image=config.questions if drawn else 1,
@@ -195,6 +198,17 @@ def planner(
         ]
 
     return planned
+
+
+def most_text(tokenizer: Any, rows: Sequence[FileRow]) -> tuple[int, int]:
+    """Tokens of a row beside its image at most, and of those its answer; no fewer than those of scenes."""
+
+    def most(texts: Iterable[str]) -> int:
+        longest = heapq.nlargest(LONGEST, {*texts}, key=lambda text: len(text.encode()))
+        return max((len(text_ids(tokenizer, text)) for text in longest), default=0)
+
+    question, answer = most(row.question for row in rows), most(row.answer for row in rows) + 1
+    return max(TEXT_TOKENS, TEMPLATE_TOKENS + question + answer), max(ANSWER_TOKENS, answer)
 
 
 def rate_groups(optimizer: torch.optim.Optimizer, config: SelectorTrainConfig, step: int, progress: float) -> None:

@@ -41,6 +41,7 @@ RESERVE_GB = 1.0  # of a card that torch cannot have: CUDA's own context, the di
 MOST_BATCH = 4096  # the search for the largest batch ends here
 WORKSPACE = 32 * 2**20  # cuBLAS keeps such a buffer, taken from torch's allocator
 PATCHES = 4  # of a cell
+TEMPLATE_TOKENS = 16  # of a row beside image, question and answer
 TEACHER_TOKENS = 16_384  # of the rows that the teacher reads at once: what a pass over whole images holds is bounded
 
 # The selector is many small operations in fp32: bytes per cell, counted over the live tensors of the layer itself.
@@ -277,8 +278,8 @@ def text_saved(plan: Plan) -> tuple[float, float]:
     return tokens * (sum(sizes) + head), tokens * backward
 
 
-def teacher_rows(cells: int, text_tokens: int = 64) -> int:
-    """Rows of so many cells that the teacher reads at once."""
+def teacher_rows(cells: int, text_tokens: int) -> int:
+    """Rows of so many cells and tokens of text that the teacher reads at once."""
     return max(1, TEACHER_TOKENS // (cells + text_tokens))
 
 

@@ -26,7 +26,7 @@ from arr_coc.timing import Stopwatch
 from arr_coc.training import losses
 from arr_coc.training.config import SelectorTrainConfig
 from arr_coc.training.groups import GridGroup
-from arr_coc.training.memory import teacher_rows
+from arr_coc.training.memory import TEMPLATE_TOKENS, teacher_rows
 from arr_coc.training.strategies import StrategySelector, relevance_after_tensions
 
 Losses = dict[str, Tensor]
@@ -248,7 +248,8 @@ def _with_ends(start_RL: Tensor, ends: list[Tensor], fill: int) -> Tensor:
 def teacher_attention(owner: ARRCOCQwen, group: GridGroup) -> Tensor:
     """Attention of each row's answer on its image, `[R, H, W]`, at least 0, in no particular scale."""
     rows = torch.arange(len(group.examples))
-    at_once = teacher_rows(group.grid[0] * group.grid[1])
+    text = TEMPLATE_TOKENS + group.ids_RL.shape[1] + max(len(example.answer) for example in group.examples)
+    at_once = teacher_rows(group.grid[0] * group.grid[1], text)  # a letter is a token at most, as a rule
     return torch.cat([_attention(owner, group.rows(part)) for part in rows.split(at_once)])
 
 

@@ -36,12 +36,16 @@ def million_table(results: dict[str, Any]) -> str:
 
 
 def batch_line(results: dict[str, Any]) -> str:
-    """Ray against the loop, as it was measured: every run, since a busy machine makes them differ."""
-    loop, ray = (", ".join(str(run["rows_a_second"]) for run in results["runs"][name]) for name in ("plain", "ray"))
+    """Ray against the loops, as it was measured: every run, since a busy machine makes them differ."""
+    one, loop, ray = (
+        ", ".join(str(run["rows_a_second"]) for run in results["runs"][name]) for name in ("one", "plain", "ray")
+    )
     starts = f"{results['plain_start_s']:.0f} s and {results['ray_start_s']:.0f} s"
     what = f"mini on {results['cores']} cores, {results['rows']} rows of {results['side']} px, in turns"
-    by = f"{ray} by {results['workers']} workers, once started (the best of each: x{results['ratio']})"
-    return f"{what}: {loop} rows a second without Ray, {by}; their first rows came after {starts}."
+    without = f"{one} rows a second one after the other (`--batch 1`), {loop} in batches"
+    by = f"{ray} by {results['workers']} workers of Ray, once started"
+    ratios = f"the best of each: x{results['ratio_of_one']} of the first, x{results['ratio']} of the second"
+    return f"{what}: {without}, {by} ({ratios}). First rows came after {starts} (batches, Ray)."
 
 
 def together_line(results: dict[str, Any]) -> str:

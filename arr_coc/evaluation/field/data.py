@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.data.examples import FileImage
+from arr_coc.data.rows import MAX_BROKEN
 from arr_coc.data.sources import FORMS, METRIC_OF, parse_source, read_source
 from arr_coc.images.reader import read_image
 from arr_coc_scenes import COLOURS, Question, Scene, draw_scene, make_scene
@@ -136,6 +137,7 @@ def read_pictures(
     metric: str | None,
     say: Callable[[str], None],
     prompt: str = "",
+    max_broken: float | None = None,
 ) -> list[Picture]:
     """The pictures that a dataset's text names, with about so many questions in all; `side` is of scenes alone.
 
@@ -151,7 +153,7 @@ def read_pictures(
         return scene_pictures(questions, side, seed)
     if metric is not None and metric not in METRICS:
         raise ValueError(f"metric {metric!r}: expected one of {', '.join(METRICS)}")
-    examples = read_source(spec)
+    examples = read_source(spec, MAX_BROKEN if max_broken is None else max_broken)
     if examples.broken:
         say(f"{len(examples.broken)} broken rows were left out, first {examples.broken[0]}")
     by_image: dict[FileImage, list[Query]] = {}
@@ -222,7 +224,7 @@ def exact(given: str, answers: Sequence[str]) -> float:
 
 def normal(given: str, answers: Sequence[str]) -> float:
     """1 where it is one of the answers, in whatever dress."""
-    return float(any(vqa_plain(given) == vqa_plain(answer) for answer in answers) or exact(given, answers))
+    return float(any(vqa_plain(given) == vqa_plain(answer) for answer in answers))
 
 
 def pairs(description: str) -> Counter[tuple[str, str]]:
@@ -276,7 +278,7 @@ def relaxed(given: str, answers: Sequence[str]) -> float:
 
 def _number(text: str) -> float | None:
     """A number, thousands and percent signs allowed; a percentage is a share."""
-    found = re.fullmatch(r"[$€£]?(-?[\d,]*\.?\d+)\s*(%?)", text.strip())
+    found = re.fullmatch(r"[$€£]?(-?[\d,]*\.?\d+)\s*(%?)\.?", text.strip())  # models end in a full stop
     if found is None:
         return None
     return float(found[1].replace(",", "")) / (100 if found[2] else 1)
@@ -292,11 +294,14 @@ def vqa(given: str, answers: Sequence[str]) -> float:
 
 
 def vqa_plain(text: str) -> str:
-    """Small letters, digits for number words, no articles, and no punctuation but the point of a number."""
-    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", unicodedata.normalize("NFKC", text).lower())
-    text = re.sub(r"(?<!\d)[.,]|[.,](?!\d)|[^\w\s.,'-]", " ", text)
-    words: Iterable[str] = (_NUMBERS.get(word, word) for word in text.split())
-    return " ".join(word for word in words if word not in _ARTICLES)
+    """Small letters, digits for number words, no articles, and no punctuation but the point of a number.
+
+    Of a text that has nothing else, such as "A" or a smiley, all is left: it is no other text, and not nothing.
+    """
+    whole = re.sub(r"(?<=\d),(?=\d{3}\b)", "", unicodedata.normalize("NFKC", text).lower())
+    parted = re.sub(r"(?<!\d)[.,]|[.,](?!\d)|[^\w\s.,'-]", " ", whole)
+    words: Iterable[str] = (_NUMBERS.get(word, word) for word in parted.split())
+    return " ".join(word for word in words if word not in _ARTICLES) or _plain(whole)
 
 
 def holds(said: str, one: str) -> bool:
@@ -306,9 +311,8 @@ def holds(said: str, one: str) -> bool:
 
 def contains(given: str, answers: Sequence[str]) -> float:
     """1 where it is one of the answers, or holds one as whole words: for models that answer in sentences."""
-    said = vqa_plain(given)
-    same = any(_plain(given) == _plain(answer) for answer in answers)  # also of what is nothing but an article
-    return float(same or any(holds(said, vqa_plain(answer)) for answer in answers))
+    said, plain = vqa_plain(given), [vqa_plain(answer) for answer in answers]
+    return float(said in plain or any(holds(said, one) for one in plain))
 
 
 def chosen(given: str, choices: Sequence[str]) -> int | None:
@@ -328,6 +332,9 @@ def chosen(given: str, choices: Sequence[str]) -> int | None:
         rest = vqa_plain(given[lettered.start(1) :])  # without an article: "the answer is a dog"
         if lettered[1] not in "Aa" or not any(rest.startswith(plain[one]) for one in whole):
             return letters.index(lettered[1].upper())
+    if not named:  # "I think it is B", with or without signs around it; "A bird" is no letter
+        alone = rf"(?<![A-Za-z0-9'])(?![AI]\s+\w)([{letters}])(?![A-Za-z0-9'])"
+        whole = [letters.index(letter) for letter in set(re.findall(alone, given))]
     return whole[0] if len(whole) == 1 else None
 
 

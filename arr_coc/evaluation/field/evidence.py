@@ -89,8 +89,8 @@ def score_evidence(options: FieldOptions, say: Say, show: Say | None = None) -> 
     bench = EvidenceBench(options)
     for dataset in options.datasets:
         name = short_name(dataset)
-        read = read_pictures(dataset, options.questions, options.sides[0], options.seed, None, say)
-        pictures = with_truth(read)
+        what = (options.questions, options.sides[0], options.seed, None)
+        pictures = with_truth(read_pictures(dataset, *what, say, max_broken=options.max_broken))
         if not pictures:
             raise ValueError(f"{name}: no row has boxes or fixations, which --score evidence needs; add either")
         keeps = options.keeps or KEEPS
@@ -141,5 +141,5 @@ def described(row: dict[str, Any]) -> str:
     recall, low, high = (100 * one for one in (row["recall"]["mean"], *row["recall"]["ci95"]))
     return (
         f"{row['selector']:>24.24s}  keep {row['keep']!s:5s} recall {recall:5.1f}% ({low:.1f} to {high:.1f})  "
-        f"precision {100 * row['precision']['mean']:5.1f}%{over}"
+        f"precision {100 * row['precision']['mean']:5.1f}%  tokens {row['tokens']:6.1f}{over}"
     )

@@ -69,6 +69,7 @@ class FieldOptions:
     cells_at_once: int = 0  # 0: what suits the device
     max_pixels: int | None = None  # of an image as the model sees it; None: as the model has it
     min_pixels: int | None = None
+    max_broken: float | None = None  # share of the rows of a file that may be; None: as everywhere
     bar: bool = True  # of the answers so far, on a terminal
 
 
@@ -195,9 +196,8 @@ def evaluate_field(options: FieldOptions, say: Say, show: Say | None = None) -> 
         name = short_name(dataset)
         keeps = options.keeps or KEEPS.get(side or 0, KEEPS[512])
         methods = plan(bench.selectors, keeps, options.encodings, bench.has_plain_row)
-        pictures = read_pictures(
-            dataset, options.questions, side or 512, options.seed, options.metric, say, bench.prompt(dataset)
-        )
+        what, how = (options.questions, side or 512, options.seed, options.metric), bench.prompt(dataset)
+        pictures = read_pictures(dataset, *what, say, how, options.max_broken)
         path = samples_path(options.out, name, side)
         samples = Samples(path, bench.about(name, side), bench.stamps)
         rows = list(bench.rows(pictures, methods, samples, {"dataset": name, "side": side}).values())

@@ -1,9 +1,12 @@
 """How long commands take to start: CPU seconds of whole processes, and how often those of importing torch alone.
 
+python -m studies.speed.startup --repeats 5 --out results/startup.json
+
 CPU seconds, since a person's machine does other things as well; a ratio, since machines differ. Importing this loads no
 torch.
 """
 
+import argparse
 import os
 import platform
 import subprocess
@@ -81,3 +84,15 @@ def startup_table(document: dict[str, Any]) -> str:
         most = "" if row["most_cpu_s"] is None else f"{row['most_cpu_s']:.1f}"
         lines.append(f"{row['command']:20s}{row['cpu_s']:8.2f}{row['times_torch']:13.2f}{most:>9s}")
     return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    print(startup_table(measure_startup(given.out, given.repeats, print)))
+
+
+if __name__ == "__main__":
+    main()
