@@ -250,6 +250,7 @@ def test_evidence_is_scored_without_a_word_and_goes_on_where_it_stopped(tmp_path
     assert command.run(words) == command.EXIT_BAD_INPUT
     assert "other weights of" in capsys.readouterr().err
     (tmp_path / "data" / "rows.jsonl").write_text(json.dumps(rows[2]) + "\n")
+    monkeypatch.setattr("arr_coc.evaluation.field.evidence.EvidenceBench", None)  # before any model is loaded
     assert command.run([*words[:-2], str(tmp_path / "other.json")]) == command.EXIT_BAD_INPUT
     assert "no row has boxes or fixations" in capsys.readouterr().err
 

@@ -45,7 +45,6 @@ class RandomSelector(FieldSelector):
     """
 
     name = "random"
-    pays = "ViT: the kept windows when sparse, all when dense; LM: the kept tokens; choosing: nothing"
     reason = "cells drawn at random"
 
     def __init__(self, config: ARRCOCConfig, layer: ARRCOCLayer | None = None, seed: int = 0) -> None:
@@ -64,7 +63,6 @@ class EvenGridSelector(FieldSelector):
     """The centres of the largest h x w grid that fits the budget, topped up by the cells farthest from those."""
 
     name = "even_grid"
-    pays = "ViT: the kept windows when sparse, all when dense; LM: the kept tokens; choosing: nothing"
     reason = "cells on an even grid"
 
     def pick(self, view: View, scores_BN: Tensor, k_B: Tensor) -> Pick:
@@ -92,7 +90,6 @@ class CentreSelector(FieldSelector):
     """The cells nearest to the centre, as people take photographs of what matters."""
 
     name = "centre"
-    pays = "ViT: the kept windows when sparse, all when dense; LM: the kept tokens; choosing: nothing"
     reason = "cells nearest to the centre"
 
     def score(self, view: View) -> Tensor:
@@ -153,7 +150,6 @@ class OracleSelector(FieldSelector):
     """
 
     name = "oracle"
-    pays = "ViT: the kept windows when sparse, all when dense; LM: the kept tokens; choosing: nothing"
     reason = "the cells that hold the answer, filled up evenly"
     reads_evidence = True
 

@@ -57,6 +57,7 @@ class Taken(Allocation):
 class FieldSelector(Selector):
     """A method of the field, written from its specification. Subclasses score, and may pick in their own way."""
 
+    pays = "ViT: the kept windows when sparse, all when dense; LM: the kept tokens; choosing: nothing"
     reason: str
     """Why its cells were kept, in words."""
     gives_relevance = False
