@@ -95,10 +95,11 @@ class Doorkeeper:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            for name, work in (("startup", str), ("shutdown", self.service.line.close)):
-                await receive()
-                await asyncio.to_thread(work)
-                await send({"type": f"lifespan.{name}.complete"})
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await asyncio.to_thread(self.service.line.close)
+            await send({"type": "lifespan.shutdown.complete"})
             return
         exchange = ApiExchange(self.service, self.open, scope, receive, send)
         try:

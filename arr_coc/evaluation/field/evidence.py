@@ -86,14 +86,14 @@ class EvidenceBench(Bench):
 def score_evidence(options: FieldOptions, say: Say, show: Say | None = None) -> dict[str, Any]:
     """The table, also written to `options.out` under "evidence"; `show`, else `say`, gets a line per row."""
     started, report = time.perf_counter(), read_json_object(options.out)
-    what, found = (options.questions, options.sides[0], options.seed, None), dict[str, list[Picture]]()
+    what, found = (options.questions, options.sides[0], options.seed, None), list[tuple[str, list[Picture]]]()
     for dataset in options.datasets:  # all of them before the model is loaded
-        name = short_name(dataset)
-        found[name] = with_truth(read_pictures(dataset, *what, say, max_broken=options.max_broken))
-        if not found[name]:
-            raise ValueError(f"{name}: no row has boxes or fixations, which --score evidence needs; add either")
+        pictures = with_truth(read_pictures(dataset, *what, say, max_broken=options.max_broken))
+        found.append((short_name(dataset), pictures))
+        if not pictures:
+            raise ValueError(f"{found[-1][0]}: no row has boxes or fixations, which --score evidence needs; add either")
     bench = EvidenceBench(options)
-    for name, pictures in found.items():
+    for name, pictures in found:
         keeps = options.keeps or KEEPS
         methods = [Method(selector, HOW, keep) for keep in keeps for selector in bench.selectors]
         samples = Samples(samples_path(options.out, f"{name}-{HOW}", None), bench.about(name, None), bench.stamps)
